@@ -36,6 +36,7 @@ export const proofs = [
   /SCRAM-SHA-256\$\d+:/,
   // A server that a tenant reached as the superuser did not ask for a password, or would have loaded a library.
   /server does not request a password|authentication method must be changed/,
+  /may only connect using credentials they provide|match target server's authentication method/,
   /could not access file|could not load library|invalid ELF header/,
   /uid=\d+/,
 ]

@@ -1,7 +1,8 @@
 // Native code, languages, and the system catalogs.
 import { type Attempt, denied, each } from './attempt.ts'
 
-const native = each(denied, [
+// 42883, 42P17, 42704 and 42601: such an object cannot exist. 42809: an untrusted language cannot be granted.
+const native = each(`${denied} 42883 42P17 42704 42601 42809`, [
   `create function pg_temp.f() returns int language c as '{outside}/evil.so', 'f'`,
   `create function pg_temp.f() returns int language c as '/lib/x86_64-linux-gnu/libc.so.6', 'system'`,
   `create function pg_temp.f(cstring) returns int language c strict as 'libc.so.6', 'system'`,
@@ -31,13 +32,12 @@ const native = each(denied, [
   'drop event trigger berth_share',
   'create foreign data wrapper evil',
   'create foreign data wrapper evil handler postgres_fdw_handler',
-  'create publication evil for all tables',
   'create text search template pg_temp.evil (lexize = dsimple_lexize)',
   'create text search parser pg_temp.evil (start = prsd_start, gettoken = prsd_nexttoken, end = prsd_end, lextypes = prsd_lextype)',
-  `create conversion pg_temp.evil for 'LATIN1' to 'UTF8' from iso8859_1_to_utf8`,
-]).map((attempt) => ({ ...attempt, ends: `${denied} 42883 42P17 42704 42601` }))
+]).concat(each('ok', [`create conversion pg_temp.evil for 'LATIN1' to 'UTF8' from iso8859_1_to_utf8`]))
 
-const languages = each(`${denied} 0A000 42704 58P01 42710`, [
+// 0A000, 42704 and 58P01: this installation does not have it.
+const languages = each(`${denied} 0A000 42704 58P01`, [
   ...['plperlu', 'plpython3u', 'pltclu', 'hstore_plperlu', 'jsonb_plpython3u'].flatMap((name) => [
     `create extension ${name}`,
     `create extension ${name} cascade`,
@@ -47,23 +47,29 @@ const languages = each(`${denied} 0A000 42704 58P01 42710`, [
   `do language plpython3u $$ import os; os.system('touch {outside}/written') $$`,
   `do language plperlu $$ system('touch {outside}/written') $$`,
   `do language pltclu $$ exec touch {outside}/written $$`,
-]).map((attempt) => ({ ...attempt, ends: `${attempt.ends} 42501` }))
-
-/** PL/Tcl is trusted: its interpreter has no commands for files, programs and sockets. */
-const tcl = each('39000 42704 38000 42501 XX000', [
-  `do language pltcl $$ exec touch {outside}/written $$`,
-  `do language pltcl $$ open {outside}/written w $$`,
-  `do language pltcl $$ return -code error [read [open {outside}/canary]] $$`,
-  `do language pltcl $$ socket 127.0.0.1 1 $$`,
-  `do language pltcl $$ load {outside}/evil.so $$`,
-  `do language pltcl $$ source {outside}/canary $$`,
-  `do language pltcl $$ interp create -- evil; evil eval {exec touch {outside}/written} $$`,
-  `do language pltcl $$ file delete {outside}/canary $$`,
-  `do language pltcl $$ glob {outside}/* $$`,
-  `do language pltcl $$ cd / $$`,
 ])
 
-const catalogs = each(`${denied} 42809 0A000 55000`, [
+/** PL/Tcl is trusted: its interpreter has no commands for files, programs and sockets. */
+const tcl = each(
+  '38000 39000 XX000',
+  [
+    'exec touch {outside}/written',
+    'open {outside}/written w',
+    'return [read [open {outside}/canary]]',
+    'socket 127.0.0.1 1',
+    'load {outside}/evil.so',
+    'source {outside}/canary',
+    'interp create -- evil; evil eval {exec touch {outside}/written}',
+    'interp invokehidden {} exec touch {outside}/written',
+    'file delete {outside}/canary',
+    'glob {outside}/*',
+    'cd /',
+    'exit',
+  ].map((body) => [`create function pg_temp.f() returns text language pltcl as $$ ${body} $$`, 'select pg_temp.f()']),
+)
+
+// Most is refused by privileges; 55000, 42809, 2BP01 and 42939 say that it cannot be done to this object at all.
+const catalogs = each(`${denied} 55000 42809 42939 2BP01 22023`, [
   'select rolname, rolpassword from pg_authid',
   'select usename, passwd from pg_shadow',
   'table pg_authid',
@@ -74,7 +80,7 @@ const catalogs = each(`${denied} 42809 0A000 55000`, [
   'select * from pg_statistic_ext_data',
   'select * from pg_replication_origin_status',
   'update pg_authid set rolsuper = true',
-  'insert into pg_auth_members select 10, 10, 10, false',
+  'insert into pg_auth_members (oid, roleid, member, grantor) values (1, 10, 10, 10)',
   `update pg_database set datallowconn = true`,
   `update pg_db_role_setting set setconfig = '{}'`,
   'update pg_class set relowner = 10',
@@ -98,7 +104,6 @@ const catalogs = each(`${denied} 42809 0A000 55000`, [
   'create schema pg_evil',
   'alter schema pg_catalog owner to current_user',
   'alter schema pg_catalog rename to evil',
-  'grant create on schema pg_catalog to {me}',
   'drop schema pg_catalog cascade',
   'create table information_schema.evil (x int)',
   'create table pg_toast.evil (x int)',
@@ -108,6 +113,6 @@ const catalogs = each(`${denied} 42809 0A000 55000`, [
   'grant select on pg_authid to {me}',
   'create policy evil on pg_authid using (true)',
   `security label on table pg_authid is 'x'`,
-]).map((attempt) => ({ ...attempt, ends: `${denied} 42809 0A000 42939 2BP01 22023 01007 0LP01` }))
+]).concat(each(`${denied} ok`, ['grant create on schema pg_catalog to {me}', 'grant all on schema pg_berth to {me}']))
 
 export const codeAttempts: Attempt[] = [...native, ...languages, ...tcl, ...catalogs]

@@ -27,12 +27,13 @@ const largeObjects = [
     ...places.map((place) => `select lo_import('${place}')`),
     `select lo_import('/etc/passwd', 4711)`,
     `select lo_export(1, '{outside}/written')`,
-    [`select lo_export(oid, '{outside}/written') from pg_largeobject_metadata limit 1`, `select lo_export(0, '/tmp/x')`],
+    [
+      `select lo_export(oid, '{outside}/written') from pg_largeobject_metadata limit 1`,
+      `select lo_export(0, '/tmp/x')`,
+    ],
   ]),
-  ...each(denied, [`select lo_from_bytea(0, 'x')`, 'select lo_create(0)', 'select lo_creat(-1)'], { admin: 'ok' }).map(
-    // Writers may create large objects, which are data of the database.
-    (attempt) => ({ ...attempt, ends: `${denied} ok` }),
-  ),
+  // Writers may create large objects, which are data of the database.
+  ...each(`${denied} ok`, [`select lo_from_bytea(0, 'x')`, 'select lo_create(0)', 'select lo_creat(-1)']),
   ...each(denied, [
     'select * from pg_largeobject',
     `insert into pg_largeobject values (1, 0, 'x')`,
@@ -77,10 +78,10 @@ const listings = each(
     `select name from pg_ls_replslotdir('x')`,
     'select pg_current_logfile()',
   ],
-  { admin: 'ok 58P01 42704' },
+  { admin: `ok 58P01 42704 ${denied}` },
 )
 
-const tablespaces = each(denied, [
+const tablespaces = each(`${denied} 22023 42939`, [
   `create tablespace evil location '{outside}'`,
   `create tablespace evil location ''`,
   'alter tablespace pg_default owner to current_user',
@@ -89,19 +90,19 @@ const tablespaces = each(denied, [
   'drop tablespace pg_default',
   ['create temp table t (x int)', 'alter table t set tablespace pg_global'],
   'create temp table t (x int) tablespace pg_global',
-]).map((attempt) => ({ ...attempt, ends: `${denied} 22023 42939` }))
+])
 
 const documents = [
   ...each('ok 2200M 2200N 22P02 0A000 2201B', [
     `select xmlparse(document '<!DOCTYPE x [<!ENTITY e SYSTEM "file://{outside}/canary">]><x>&e;</x>')::text`,
     `select xmlparse(document '<!DOCTYPE x SYSTEM "file://{outside}/canary"><x/>')::text`,
     `select xpath('/x/text()', '<!DOCTYPE x [<!ENTITY e SYSTEM "/etc/passwd">]><x>&e;</x>')::text`,
-    `select * from xmltable('/x' passing '<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><x>&e;</x>'::xml
+    `select * from xmltable('/x' passing xmlparse(document '<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><x>&e;</x>')
        columns y text path '.')`,
     `select xml2.xpath_string('<!DOCTYPE x [<!ENTITY e SYSTEM "file://{outside}/canary">]><x>&e;</x>', '/x')`,
     `select xml2.xpath_string('<x/>', 'document("file://{outside}/canary")')`,
   ]),
-  ...each('ok 39000 2200M 22P02', [
+  ...each('ok 38000 39000', [
     `select xml2.xslt_process('<x/>', '<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform">
        <xsl:template match="/"><xsl:copy-of select="document(''file://{outside}/canary'')"/></xsl:template></xsl:stylesheet>')`,
     `select xml2.xslt_process('<x/>', '<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform">

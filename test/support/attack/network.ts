@@ -4,12 +4,20 @@ import { type Attempt, denied, each } from './attempt.ts'
 // 08001: there was no connection. 2F003 comes before one is made: the tenant has to give a password.
 const refused = '08001 2F003'
 
-const asPlatform = ['postgres', 'berth_pooler'].flatMap((user) =>
-  ['{socket}', '{sockets}', '/tmp', '/run/postgresql', '127.0.0.1', '::1', 'localhost'].flatMap((host) => [
-    `host=${host} port={port} user=${user} dbname=postgres`,
-    `host=${host} port={port} user=${user} dbname=postgres password=x`,
-  ]),
-)
+const hosts = ['{socket}', '{sockets}', '/tmp', '/run/postgresql', '127.0.0.1', '::1', 'localhost']
+
+const asPlatform = hosts.flatMap((host) => [
+  `host=${host} port={port} user=postgres dbname=postgres`,
+  `host=${host} port={port} user=postgres dbname=postgres password=x`,
+  `host=${host} port={port} user=postgres dbname=fly-db password=x`,
+  `host=${host} port={port} user=berth_pooler dbname=fly-db password=x`,
+])
+
+/** As another user of the cluster, who may have more rights. */
+const asOther = hosts.flatMap((host) => [
+  `host=${host} port={port} user=other-admin dbname=fly-db`,
+  `host=${host} port={port} user=other-admin dbname=fly-db password=x`,
+])
 
 const asPlatformWithOptions = [
   `options=''-c session_preload_libraries={outside}/evil.so''`,
@@ -32,7 +40,6 @@ const toPlatform = [
   'host=0.0.0.0 port={listener} user=x dbname=x password=x sslmode=disable',
   'host=::ffff:127.0.0.1 port={listener} user=x dbname=x password=x sslmode=disable',
   'host=localhost port={listener} user=x dbname=x password=x sslmode=disable',
-  'host={address} port={listener} user=x dbname=x password=x sslmode=disable',
   'host=127.0.0.1 port={pooler} user=postgres dbname=postgres password=x sslmode=disable',
   'host=127.0.0.1 port={pooler} user=berth_pooler dbname=pgbouncer password=x sslmode=disable',
 ]
@@ -51,15 +58,14 @@ const files = [
 
 const literal = (text: string) => `'${text}'`
 
-const links = each(`${refused} 42601 42704 22023`, [
-  ...[...asPlatform, ...asPlatformWithOptions, ...toPlatform, ...files].map(
+const links = each(`${refused} 08003 42601`, [
+  ...[...asPlatform, ...asOther, ...asPlatformWithOptions, ...toPlatform, ...files].map(
     (place) => `select * from dblink(${literal(place)}, 'select 1') t (x int)`,
   ),
   `select dblink_connect('evil', 'host={socket} port={port} user=postgres dbname=postgres password=x')`,
   `select dblink_exec('host={socket} port={port} user=postgres dbname=postgres password=x', 'create role evil superuser')`,
   `select dblink_send_query('host={socket} port={port} user=postgres password=x', 'select 1')`,
-  `select * from dblink_get_connections() t where t is not null union select null where 1 / 0 = 1`,
-]).map((attempt) => ({ ...attempt, ends: `${attempt.ends} 08003 22012` }))
+])
 
 interface Wrapped {
   server: string
@@ -102,11 +108,11 @@ const wrappers = each(
   { admin: `${refused} HV00D HV000 42501 42602`, undo: 'drop server if exists evil cascade' },
 )
 
-const mappings = each(denied, [
+const mappings = each(`${denied} 42704`, [
   'create user mapping for postgres server loopback options (user $$postgres$$)',
   'create user mapping for public server loopback options (user $$postgres$$, password_required $$false$$)',
   `alter server loopback options (set host '{socket}')`,
   'import foreign schema pg_catalog from server loopback into public',
-]).map((attempt) => ({ ...attempt, ends: `${denied} 42704` }))
+])
 
 export const networkAttempts: Attempt[] = [...links, ...wrappers, ...mappings]

@@ -1,7 +1,8 @@
 // Control of the server, replication, other sessions and the objects of the platform.
 import { type Attempt, denied, each } from './attempt.ts'
 
-const control = each(denied, [
+// 55000, 55P02: the server is not in recovery, or not in a binary upgrade.
+const control = each(`${denied} 55000 55P02`, [
   'select pg_reload_conf()',
   'select pg_rotate_logfile()',
   'select pg_promote()',
@@ -16,20 +17,15 @@ const control = each(denied, [
   `select pg_stat_reset_shared('bgwriter')`,
   'select pg_stat_statements_reset()',
   'checkpoint',
-  'select pg_get_wal_replay_pause_state()',
   'select pg_nextoid($$pg_class$$::regclass, $$oid$$, $$pg_class_oid_index$$::regclass)',
   'select binary_upgrade_set_next_pg_type_oid(1)',
-  'select pg_terminate_backend(pid) from pg_stat_get_activity(null) where usesysid = 10 limit 1',
-]).map((attempt) => ({ ...attempt, ends: `${denied} 55000 0A000 ok` }))
-  .map((attempt) => (/pause_state|activity/.test(attempt.sql[0]!) ? attempt : { ...attempt, ends: `${denied} 55000` }))
+])
 
 const replication = each(`${denied} 55000`, [
   `select pg_create_physical_replication_slot('evil', true)`,
   `select pg_create_logical_replication_slot('evil', 'test_decoding')`,
   `select pg_create_logical_replication_slot('evil', '{outside}/evil')`,
-  `select pg_copy_physical_replication_slot(slot_name, 'evil') from pg_replication_slots`,
   `select pg_copy_physical_replication_slot('x', 'evil')`,
-  `select pg_drop_replication_slot(slot_name) from pg_replication_slots`,
   `select pg_drop_replication_slot('x')`,
   `select pg_replication_slot_advance('x', '0/1')`,
   `select pg_logical_slot_get_changes('x', null, null)`,
@@ -43,38 +39,46 @@ const replication = each(`${denied} 55000`, [
   `create subscription evil connection 'host={socket} user=postgres' publication p with (connect = false)`,
   'create publication evil for all tables',
   'create publication evil for tables in schema public',
-]).concat(each('ok', [`select pg_logical_emit_message(false, 'evil', 'x')`, 'select pg_export_snapshot()']))
+]).concat(
+  // There may be no slot yet.
+  each(`${denied} ok`, [
+    'select pg_drop_replication_slot(slot_name) from pg_replication_slots',
+    `select pg_copy_physical_replication_slot(slot_name, 'evil') from pg_replication_slots`,
+  ]),
+  each('ok', [`select pg_logical_emit_message(false, 'evil', 'x')`, 'select pg_export_snapshot()']),
+)
 
 // An admin may signal sessions of other users, but not of a superuser.
 const sessions = [
-  ...each('ok 42501', [
+  ...each(`${denied} ok`, [
     `select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres'`,
+    'select pg_terminate_backend(pid) from pg_stat_get_activity(null) where usesysid = 10',
+    'select pg_terminate_backend(1)',
+    'select pg_cancel_backend(0)',
     `select pg_cancel_backend(pid) from pg_stat_activity where usename = 'postgres'`,
     `select pg_terminate_backend(pid) from pg_stat_activity where backend_type <> 'client backend'`,
     `select pg_cancel_backend(pid) from pg_stat_activity where backend_type <> 'client backend'`,
     'select pg_terminate_backend(pid) from pg_stat_replication',
     `select query from pg_stat_activity where usename = 'postgres' and query ~ 'SCRAM'`,
     `select query from pg_stat_statements where query ~* 'scram-sha'`,
-    'select pg_advisory_lock(classid) from (select 1 as classid) t',
+    'select pg_try_advisory_lock(1)',
     'select sourcefile from pg_settings where sourcefile is not null',
     'select * from pg_stat_ssl, pg_stat_gssapi limit 1',
     'select * from pg_config()',
     'select * from pg_control_system()',
     `select pg_relation_filepath('pg_class')`,
   ]),
-  ...each(`${denied} 42704 22023`, [
+  ...each(`${denied} 42704`, [
     `rollback prepared 'evil'`,
     `commit prepared 'evil'`,
-    'select pg_terminate_backend(1)',
-    'select pg_cancel_backend(0)',
-    `lock table pg_authid in access exclusive mode`,
-    `lock table pg_database in access exclusive mode`,
-    `lock table pg_class in share mode`,
-    'lock table pg_extension in exclusive mode',
-  ]).map((attempt) => (attempt.sql[0]!.includes('backend(') ? { ...attempt, ends: 'ok' } : attempt)),
+    ['begin', `lock table pg_authid in access exclusive mode`],
+    ['begin', `lock table pg_database in access exclusive mode`],
+    ['begin', `lock table pg_class in share mode`],
+    ['begin', 'lock table pg_extension in exclusive mode'],
+  ]),
 ]
 
-const platformObjects = each(denied, [
+const platformObjects = each(`${denied} 0A000 2BP01`, [
   `select * from pg_berth.lookup('fly-user')`,
   `select pg_berth.lookup('postgres')`,
   `select pg_berth.share(1259, 0)`,
@@ -106,7 +110,7 @@ const platformObjects = each(denied, [
   ['create temp view v as select pg_berth.lookup($$fly-user$$)', 'table v'],
   [`prepare p as select * from pg_berth.lookup('fly-user')`, 'execute p'],
   `select query_to_xml('select * from pg_berth.lookup(''fly-user'')', true, true, '')`,
-]).map((attempt) => ({ ...attempt, ends: `${denied} 0A000 2BP01` }))
+])
 
 const shadows = each('ok 42501', [
   // What the platform and PostgreSQL call by name in this session must not be replaced by objects of the user.

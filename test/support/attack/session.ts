@@ -30,7 +30,12 @@ export class AttackSession {
     const notices: string[] = []
     const listen = (notice: { message?: string | undefined }) => notices.push(notice.message ?? '')
     client.on('notice', listen)
-    const outcome = await tryAll(client, sql.map((statement) => fill(statement, values)))
+    const outcome = await tryAll(
+      client,
+      sql.map((statement) => fill(statement, values)),
+    )
+    // At once, because the next attempt may be in another session.
+    await client.query('rollback').catch(() => undefined)
     client.off('notice', listen)
     return { ...outcome, seen: [outcome.seen, ...notices].join('\n') }
   }
@@ -43,7 +48,6 @@ export class AttackSession {
   /** Returns a session in its initial state. */
   private async open(): Promise<pg.Client> {
     try {
-      await this.client?.query('rollback')
       await this.client?.query('discard all')
     } catch {
       await this.close()

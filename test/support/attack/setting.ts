@@ -29,7 +29,6 @@ const superuserSettings: Record<string, string> = {
   wal_compression: 'off',
   wal_consistency_checking: 'all',
   'pg_stat_statements.track': 'all',
-  'plpgsql.variable_conflict': 'use_variable',
   jit_provider: '{outside}/evil',
   in_hot_standby: 'on',
 }
@@ -100,9 +99,12 @@ const others = [
     `grant alter system on parameter archive_command to {me}`,
   ]),
   // The session only loads libraries from one directory of the installation.
-  ...each('ok 22023 42501 58P01', [`set local_preload_libraries = '{outside}/evil.so'`, `set local_preload_libraries = ''`]).map(
-    (attempt) => ({ ...attempt, ends: '55P02' }),
-  ),
+  ...each(`${denied} ok`, [
+    `set local_preload_libraries = '{outside}/evil.so'`,
+    ['begin', `alter role {me} set local_preload_libraries = '../dblink'`],
+    ['begin', `alter role {me} set role = 'postgres'`],
+    ['begin', `alter role {me} set session_authorization = 'postgres'`],
+  ]),
   ...each(denied, [`load '{outside}/evil.so'`, `load 'dblink'`, `load '$libdir/dblink'`, `load '../dblink'`]),
 ]
 

@@ -78,7 +78,9 @@ const ownSettings: Record<string, string> = {
 }
 
 /** Settings that older major versions do not know. */
-const newerSettings: Record<string, Record<string, string>> = { 17: { transaction_timeout: '0', event_triggers: 'off' } }
+const newerSettings: Record<string, Record<string, string>> = {
+  17: { transaction_timeout: '0', event_triggers: 'off' },
+}
 
 /** The `options` of a superuser session that no setting of a tenant can influence. */
 export function sessionOptions(major: string, limits: { statementMs: number; lockMs: number }): string {
