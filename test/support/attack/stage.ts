@@ -5,13 +5,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect } from 'vitest'
 import { Berth } from '../berth.ts'
-import { type Access, accessOf, ask, createCluster, destroy, processesOf, untilReady } from '../client.ts'
+import { type Access, accessOf, ask, connect, createCluster, destroy, processesOf, untilReady } from '../client.ts'
 import { removeDirectory } from '../directory.ts'
 import { installed } from './extension.ts'
 import type { Values } from './session.ts'
 
-export const roles = ['schema_admin', 'writer', 'reader'] as const
-export type Role = (typeof roles)[number]
+export type Role = 'schema_admin' | 'writer' | 'reader'
 
 export interface Stage {
   berth: Berth
@@ -139,14 +138,22 @@ const rights: Record<string, string> = {
   triggers: 'select evtname, evtowner::regrole, evtenabled from pg_event_trigger',
   schemas: `select nspname, nspowner::regrole, nspacl from pg_namespace where nspname !~ '^pg_(toast_)?temp_'`,
   functions: `select oid::regprocedure, proowner::regrole, prosecdef, proconfig, proacl from pg_proc
-    where pronamespace in ('pg_catalog'::regnamespace, 'pg_berth'::regnamespace) or prosecdef`,
+    where prosecdef or proowner <> 10 and pronamespace in ('pg_catalog'::regnamespace, 'pg_berth'::regnamespace)`,
+  systemFunctions: `select md5(string_agg(concat_ws(' ', oid, proowner, prosecdef, prosrc, probin, proacl), ' ' order by oid))
+    from pg_proc where pronamespace in ('pg_catalog'::regnamespace, 'pg_berth'::regnamespace)`,
   publications: 'select pubname from pg_publication',
   slots: `select slot_name from pg_replication_slots where slot_name ~ 'evil'`,
 }
 
 async function describeRights(admin: Access): Promise<Record<string, unknown>> {
   const found: Record<string, unknown> = {}
-  for (const [name, query] of Object.entries(rights))
-    found[name] = await ask(admin, 'direct', `select to_json(t)::text as row from (${query}) t order by 1`)
+  const client = await connect(admin, 'direct')
+  try {
+    for (const [name, query] of Object.entries(rights)) {
+      found[name] = (await client.query(`select to_json(t)::text as row from (${query}) t order by 1`)).rows
+    }
+  } finally {
+    await client.end()
+  }
   return found
 }
