@@ -91,6 +91,27 @@ test.runIf(isRoot())('has namespaces, five capabilities, a filter and no file bu
   expect(limits).toMatch(/Max address space +1342177280 /)
 })
 
+test.runIf(isRoot())('drops its privileges also where namespaces are not available', async () => {
+  const place = target()
+  const prefix = ['--bounding-set=-sys_admin', 'perl']
+  const child = spawn('setpriv', [...prefix, program, process.arch, place, '1000', '1000000'], { stdio: 'pipe' })
+  running.push(child)
+  let text = ''
+  await until(() => {
+    text =
+      descendants(child.pid!)
+        .map(status)
+        .find((found) => /^Seccomp:\t2$/m.test(found)) ?? ''
+    return text !== ''
+  })
+  expect(text).toContain('CapEff:\t000000008000001b\n')
+  expect(text).toMatch(/^NoNewPrivs:\t1$/m)
+  const ended = new Promise((resolve) => child.once('exit', resolve))
+  child.stdin.end(makeTar([{ name: 'a/b', content: 'x' }, { name: 'a/.wh.c' }]))
+  expect(await ended).toBe(0)
+  expect(readdirSync(`${place}/a`).sort()).toEqual(['b', 'c'])
+})
+
 test('ends with its parent', async () => {
   const pid = await startWaiting(target())
   running[0]!.kill('SIGKILL')

@@ -64,17 +64,35 @@ test('sends credentials only until the first redirect to another origin, also wh
 })
 
 test('connects only to an address that was checked, whatever DNS says the next time', async () => {
-  const target = await listen((_, response) => response.end())
-  const answers = [['1.1.1.1'], ['127.0.0.1'], ['127.0.0.1']]
+  const connected: string[] = []
+  const port = await listenOnTwo(connected)
+  const answers = [['127.0.0.1'], ['127.0.0.2']]
   let asked = 0
-  const lookup = async () => answers[asked++]!
-  // The first answer is public, so a client that asks again when it connects would reach loopback.
-  const http = client({ allowed: [], lookup }, 0.3)
-  const url = new URL(`https://rebinding.test:${target.port}/`)
-  await expect(http.send(url, { signal })).rejects.toThrow(OutboundError)
-  expect(asked).toBe(1)
-  expect(target.requests).toEqual([])
+  const lookup = async () => answers[Math.min(asked++, 1)]!
+  const url = new URL(`https://rebinding.test:${port}/`)
+  await expect(client({ lookup }).send(url, { signal })).rejects.toThrow(OutboundError)
+  expect([asked, connected]).toEqual([1, ['127.0.0.1']])
+  await expect(client({ lookup }).send(url, { signal })).rejects.toThrow(OutboundError)
+  expect([asked, connected]).toEqual([2, ['127.0.0.1']])
 })
+
+/** Listens on the same port of two addresses, of which only the first is allowed. */
+async function listenOnTwo(connected: string[]): Promise<number> {
+  let port = 0
+  for (const host of ['127.0.0.1', '127.0.0.2']) {
+    const server = createTcpServer((socket) => {
+      connected.push(host)
+      socket
+        .on('error', () => undefined)
+        .resume()
+        .end()
+    })
+    await new Promise<void>((resolve) => server.listen(port, host, resolve))
+    open.push(server)
+    port = (server.address() as AddressInfo).port
+  }
+  return port
+}
 
 test.each([
   [['127.0.0.1']],
