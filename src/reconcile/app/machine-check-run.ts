@@ -59,8 +59,8 @@ function connectTcp(target: CheckTarget, { port }: NamedCheck, timeoutMs: number
 function requestHttp(target: CheckTarget, { check, port }: NamedCheck, timeoutMs: number): Promise<CheckOutcome> {
   const isTls = check.protocol === 'https'
   // Node takes the values of some headers, such as Host, only as text.
-  const valueOf = (values: string[]) => (values.length === 1 ? values[0]! : values)
-  const headers = Object.fromEntries((check.headers ?? []).map(({ name, values }) => [name, valueOf(values)]))
+  const headerValue = (values: string[]) => (values.length === 1 ? values[0]! : values)
+  const headers = Object.fromEntries((check.headers ?? []).map(({ name, values }) => [name, headerValue(values)]))
   return new Promise((resolve, reject) => {
     const request = (isTls ? httpsRequest : httpRequest)({
       ...target,
