@@ -8,6 +8,7 @@ import type { ImageStore } from '../src/drivers/image/driver.ts'
 import { imageStore } from '../src/drivers/image/store.ts'
 import { parseImageReference } from '../src/model/image.ts'
 import { assemble, layerOf } from '../test/support/image.ts'
+import { loopbackPolicy } from '../test/support/outbound.ts'
 import { pushBlobs, pushManifest, startRegistry } from '../test/support/registry.ts'
 import { settle } from './cluster.ts'
 import { group } from './framework.ts'
@@ -92,7 +93,7 @@ async function setUp(scope: Scope): Promise<Fixture> {
     megabytes: `${Math.round(packed / 1e6)} MB, unpacked ${Math.round(tar.content.length / 1e6)} MB in ${tar.files} files`,
     async openStore() {
       const home = await openHome(`${directory}/home-${homes++}`, { uidBase: 300_000, registry: `${directory}/homes` })
-      return { home, store: imageStore({ home }) }
+      return { home, store: imageStore({ home, policy: loopbackPolicy() }) }
     },
   }
 }

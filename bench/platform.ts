@@ -44,6 +44,8 @@ export async function openPlatform(scope: Scope, parent = tmpdir()): Promise<Pla
     BERTH_API_LISTEN: `127.0.0.1:${port}`,
     BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
     BERTH_EDGE_LISTEN: '127.0.0.1:0',
+    // The registry of the benchmarks listens on loopback.
+    BERTH_OUTBOUND_ALLOW: '127.0.0.1',
   }
   const log = join(home, 'bench.log')
   let child: ChildProcess | undefined

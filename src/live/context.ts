@@ -44,7 +44,7 @@ export interface LiveContext {
   /** Issues a certificate for a host name, signed by the CA of the platform. */
   makeCertificate(hostname: string): Promise<{ fullchain: string; privateKey: string }>
   /** Looks up the DNS records of a host name. */
-  lookUpName(hostname: string): Promise<{ a: string[]; aaaa: string[]; cname: string[] }>
+  lookUpName(hostname: string, known: string[]): Promise<{ a: string[]; aaaa: string[]; cname: string[] }>
 }
 
 const deadlineSeconds = 10

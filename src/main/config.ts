@@ -1,9 +1,11 @@
 // The configuration. This is the only file that reads the environment.
 
 import { resolve } from 'node:path'
+import type { AllowedTarget } from '../drivers/network/outbound-address.ts'
 import { isLoopback } from '../model/network.ts'
 import { settings } from './setting.ts'
 import {
+  readAllowedTargets,
   readDomain,
   readDuration,
   readDurationOrOff,
@@ -11,6 +13,7 @@ import {
   readList,
   readListen,
   readLogLevel,
+  readNameServers,
   readNumber,
   readPath,
   readPools,
@@ -48,6 +51,10 @@ export interface Config {
   regions: string[] | null
   /** Address ranges for apps; null: the default ranges of the home. */
   ipPools: string[] | null
+  /** Targets of requests on behalf of tenants that are allowed although their addresses are not public. */
+  outboundAllow: AllowedTarget[]
+  /** Name servers for names that tenants choose; empty: those of the host. */
+  outboundDns: string[]
   /** The addresses clusters listen on, the host name given to clients, and the ports to assign. */
   pgListen: string
   pgHost: string
@@ -94,6 +101,8 @@ export function readConfig(environment: Environment = process.env): Config {
     rateLimit: read('BERTH_RATE_LIMIT', readSwitch),
     regions: read('BERTH_REGIONS', readList),
     ipPools: read('BERTH_IP_POOLS', readPools),
+    outboundAllow: read('BERTH_OUTBOUND_ALLOW', readAllowedTargets),
+    outboundDns: read('BERTH_OUTBOUND_DNS', readNameServers),
     pgListen: raw('BERTH_PG_LISTEN'),
     pgHost: raw('BERTH_PG_HOST'),
     pgPorts: read('BERTH_PG_PORTS', readPortRange),

@@ -12,6 +12,8 @@ import { type Home, openHome, readOrCreateKey, readOrCreateToken } from '../driv
 import { emptyTrash } from '../drivers/host/trash.ts'
 import { imageStore } from '../drivers/image/store.ts'
 import { machineDriver } from '../drivers/machine/lifecycle.ts'
+import type { OutboundPolicy } from '../drivers/network/guarded-http.ts'
+import { outboundLookup } from '../drivers/network/outbound-lookup.ts'
 import { supportsPrivateNetworks } from '../drivers/network/private.ts'
 import { backupDriver } from '../drivers/postgres/backup/backup.ts'
 import { drillDriver } from '../drivers/postgres/drill/drill.ts'
@@ -73,17 +75,17 @@ export async function openControlPlane(config: Config): Promise<ControlPlane> {
   if (migrations.length > 0) log.info({ migrations }, 'migrated the state database')
   await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText))
   const workDb = openDatabase(databaseConfig)
-  const world = openWorld(config, home, supervisor, workDb)
+  const world = openWorld(config, home, supervisor, workDb, log)
   return { config, home, supervisor, databaseConfig, db, workDb, world, log }
 }
 
-function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Database): World {
+function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Database, log: Logger): World {
   const postgres = postgresDriver({ home, supervisor })
   const repository = directoryRepository(config.repository)
   const jobs = jobDriver(supervisor)
   const cgroups = cgroupDriver()
   const volumes = volumeDriver({ home, jobs })
-  const images = imageStore({ home })
+  const images = imageStore({ home, policy: imagePolicy(config, log) })
   const boxes = withSubvolumes(boxDriver({ home, supervisor, cgroups, images }), home)
   return {
     db,
@@ -118,6 +120,15 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
       pitrDays: config.pitrDays,
       deletedDays: config.deletedDays,
     },
+  }
+}
+
+/** Tenants get the same message for all failures, so the log is the only place for the reason. */
+function imagePolicy({ outboundAllow, outboundDns }: Config, log: Logger): OutboundPolicy {
+  return {
+    allowed: outboundAllow,
+    lookup: outboundLookup(outboundDns),
+    onFailure: ({ host, reason }) => log.info({ host, reason }, 'request to a registry failed'),
   }
 }
 

@@ -1,6 +1,8 @@
 // Parsers for the values of settings. Each takes the name of the setting for its error message.
 
+import { isIP, isIPv4 } from 'node:net'
 import { resolve } from 'node:path'
+import { type AllowedTarget, parseAllowedTarget } from '../drivers/network/outbound-address.ts'
 import { parsePools } from '../model/app/ip.ts'
 import { parseDuration } from '../model/duration.ts'
 
@@ -52,6 +54,24 @@ export function readPools(name: string, value: string): string[] | null {
     throw new Error(`${name} must be ranges such as 127.100.0.0/16,fd00::/64; ${(error as Error).message}`)
   }
   return pools
+}
+
+/** The targets that requests on behalf of tenants may have although their addresses are not public. */
+export function readAllowedTargets(name: string, value: string): AllowedTarget[] {
+  try {
+    return (readList(name, value) ?? []).map(parseAllowedTarget)
+  } catch (error) {
+    throw new Error(`${name} must be a list such as registry.lan:5000,10.1.0.0/16; ${(error as Error).message}`)
+  }
+}
+
+export function readNameServers(name: string, value: string): string[] {
+  const servers = readList(name, value) ?? []
+  const isServer = (text: string) =>
+    isIP(text.replace(/^\[([^\]]*)\](?::\d{1,5})?$/, '$1')) !== 0 || isIPv4(text.replace(/:\d{1,5}$/, ''))
+  const wrong = servers.find((server) => !isServer(server))
+  if (wrong === undefined) return servers
+  throw new Error(`${name} must be a list of addresses such as 9.9.9.9 or [2620:fe::fe]:53, not "${wrong}"`)
 }
 
 export function readPortRange(name: string, value: string): { first: number; last: number } {

@@ -41,6 +41,16 @@ export const settings: Setting[] = [
     fallback: '',
     about: 'comma list of address ranges for apps; a 127.100.0.0/16 and a private IPv6 /64 per home when unset',
   },
+  {
+    name: 'BERTH_OUTBOUND_ALLOW',
+    fallback: '',
+    about: 'comma list of host[:port], address[:port] or range of registries that are not at a public address',
+  },
+  {
+    name: 'BERTH_OUTBOUND_DNS',
+    fallback: '',
+    about: 'comma list of name servers, address[:port], for names that tenants choose; those of the host when unset',
+  },
   { name: 'BERTH_PG_LISTEN', fallback: '127.0.0.1', about: 'addresses clusters listen on, separated by commas' },
   { name: 'BERTH_PG_HOST', fallback: 'localhost', about: 'host name of clusters in endpoints and certificates' },
   { name: 'BERTH_PG_PORTS', fallback: '15000-19999', about: 'ports for clusters' },

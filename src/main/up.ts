@@ -140,12 +140,12 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
   })
 }
 
-function openHostAccess({ home, supervisor, world }: ControlPlane): HostAccess {
+function openHostAccess({ config, home, supervisor, world }: ControlPlane): HostAccess {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
     identityKey: identityKey(home, world.encryptionKey),
-    lookUpName: resolveHostName,
+    lookUpName: (hostname, known) => resolveHostName(hostname, known, config.outboundDns),
   }
 }
 

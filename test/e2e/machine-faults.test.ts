@@ -206,7 +206,7 @@ test('images that cannot be pulled leave a reason and no partial layer', async (
       answer = how
       const id = await make({ image: reference })
       await wait(id, 'destroyed')
-      expect((await show(id)).failure).toMatch(/not found|digest|bytes/)
+      expect((await show(id)).failure).toMatch(/not found|digest|cannot be reached/)
       expect(kept()).toEqual([])
     }
 

@@ -45,6 +45,17 @@ const confined: Record<string, RegExp> = {
   commander: /^src\/(cli|main)\//,
 }
 
+/** Files outside the edge and the CLI that open connections or ask DNS, and where to. */
+const outbound: Record<string, string> = {
+  'src/drivers/network/guarded-http.ts': 'the only client for addresses that a tenant can influence; checks each',
+  'src/drivers/network/outbound-lookup.ts': 'resolves names for guarded-http.ts',
+  'src/drivers/network/lookup.ts': 'asks DNS about host names of apps, and hides internal addresses',
+  'src/drivers/network/port.ts': 'addresses of the configuration',
+  'src/live/sandbox/proxy.ts': 'the address of the box, or a name that is resolved inside the box',
+  'src/main/status.ts': 'the API of this platform',
+  'src/reconcile/app/machine-check-run.ts': 'the address of the box',
+}
+
 const sources = readSources()
 const files = [...sources.values()]
 
@@ -147,6 +158,13 @@ test('driver.ts holds interfaces and the errors they throw, no implementation', 
 test.each(Object.keys(confined))('%s is imported only where it belongs', (name) => {
   const importers = files.filter(({ text }) => new RegExp(`^import (?!type ).*from '${name}'`, 'm').test(text))
   expect(importers.map(({ path }) => path).filter((path) => !confined[name]!.test(path))).toEqual([])
+})
+
+test('connections are opened only by listed files, so that no tenant chooses their target', () => {
+  const opens =
+    /^import (?!type ).*\b(?:request|get|connect|createConnection|lookup|Resolver|resolve\w*)\b.*from '(?:node:(?:http2?|https|net|tls|dns(?:\/promises)?)|undici|ws)'|(?<![\w.])fetch\(/m
+  const found = files.filter(({ path, text }) => !['edge', 'cli'].includes(stageOf(path)) && opens.test(text))
+  expect(found.map(({ path }) => path).sort()).toEqual(Object.keys(outbound).sort())
 })
 
 test('the environment is read in one place', () => {

@@ -45,6 +45,8 @@ export class Berth {
       BERTH_API_LISTEN: '127.0.0.1:0',
       BERTH_SANDBOX_LISTEN: '127.0.0.1:0',
       BERTH_EDGE_LISTEN: '127.0.0.1:0',
+      // The registries of tests listen on loopback.
+      BERTH_OUTBOUND_ALLOW: '127.0.0.1',
       BERTH_PG_PORTS: `${platformPorts.first}-${platformPorts.last}`,
       ...environment,
     }

@@ -12,6 +12,7 @@ import { s6Supervisor } from '../../src/drivers/s6/supervisor.ts'
 import { newId } from '../../src/model/ids.ts'
 import type { BoxSpec } from '../../src/model/sandbox/box.ts'
 import { type ExitResult, waitForExit } from './child.ts'
+import { loopbackPolicy } from './outbound.ts'
 import { removeTemporaryHome, temporaryDirectory } from './temporary-home.ts'
 import { until } from './until.ts'
 
@@ -45,7 +46,7 @@ export async function openBoxBench(
   const supervisor = s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
   await supervisor.ensureTree()
   const cgroups = cgroupDriver()
-  const images = imageStore({ home })
+  const images = imageStore({ home, policy: loopbackPolicy() })
   const boxes = boxDriver({
     home,
     supervisor,

@@ -6,6 +6,7 @@ import { open, rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
+import { formatImageReference } from '../../model/image.ts'
 import { temporaryPath } from '../host/atomic-file.ts'
 import { digestOf, type ImageSource, readAll } from './blob.ts'
 import { isCodecError, isCompressed, openPlain } from './compression.ts'
@@ -31,11 +32,15 @@ export async function archiveSource(
   const remove = () => rm(plain, { force: true })
   try {
     await decompress(file, plain, limits, signal)
-    return await plainSource(plain, limits, signal, remove)
+    return { ...(await plainSource(plain, limits, signal, remove)), origin: originOf(file) }
   } catch (error) {
     await remove()
     throw error
   }
+}
+
+function originOf(file: string): string {
+  return formatImageReference({ kind: 'tar', file })
 }
 
 async function readHead(file: string): Promise<Buffer> {
@@ -88,7 +93,8 @@ async function plainSource(
   try {
     const entries = await indexTar(handle)
     const image = (await readDockerArchive(file, entries, limits)) ?? readLayoutArchive(file, entries, limits)
-    return { ...(image ?? (await readRootArchive(file, signal))), close }
+    const parts = image ?? (await readRootArchive(file, signal))
+    return { ...parts, origin: originOf(file), mayReadBlob: async () => true, close }
   } finally {
     await handle.close()
   }
@@ -104,7 +110,7 @@ async function readEntry(file: string, entry: TarEntry, limits: ImageLimits): Pr
   return readAll(openEntry(file, entry))
 }
 
-type ArchiveParts = Omit<ImageSource, 'close'>
+type ArchiveParts = Pick<ImageSource, 'readManifest' | 'openBlob'>
 
 function missingPart(file: string, part: string): ImageError {
   return new ImageError('damaged', `${file} lacks ${part}: save the image again`)

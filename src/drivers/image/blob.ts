@@ -11,9 +11,13 @@ export interface Descriptor {
 
 /** Provides the parts of one image. Its answers are not verified. */
 export interface ImageSource {
+  /** Whom the bytes come from: the host of a registry, or a path of this host. */
+  origin: string
   /** Reads the manifest with this digest, or else the one that the reference names. */
   readManifest(digest: string | undefined, signal: AbortSignal): Promise<Buffer>
   openBlob(descriptor: Descriptor, signal: AbortSignal): AsyncIterable<Buffer>
+  /** Whether the origin lets this caller read the blob. Says nothing about the origin having it. */
+  mayReadBlob(descriptor: Descriptor, signal: AbortSignal): Promise<boolean>
   close(): Promise<void>
 }
 

@@ -1,9 +1,10 @@
-// The files of images in a home: `image/layer/<digest of the tar>` holds the unpacked `root` of a layer and its size, and
-// `image/manifest/<digest>.json` describes an image whose layers are all present. Both are made under temporary names and
-// renamed, so an entry with its final name is complete.
+// The files of images in a home: `image/layer/<digest of the tar>` holds the unpacked `root` of a layer, its size and whom
+// it was received from, and `image/manifest/<digest>.json` describes an image whose layers are all present. Layers and
+// manifests are made under temporary names and renamed, so an entry with its final name is complete.
+import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, renameSync, statSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
-import { basename } from 'node:path'
+import { basename, dirname } from 'node:path'
 import { type ImageConfig, isDigest } from '../../model/image.ts'
 import { ensureDirectory, temporaryPath } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
@@ -37,6 +38,12 @@ export function imageDisk(home: Home) {
 
   function layerRoot(diffId: string): string {
     return `${layerDirectory(diffId)}/root`
+  }
+
+  function originFile(diffId: string, origin: string, digest: string): string {
+    // One file for each origin, so that concurrent pulls do not overwrite each other's.
+    const name = createHash('sha256').update(`${origin} ${digest}`).digest('hex')
+    return `${layerDirectory(diffId)}/origin/${name}`
   }
 
   function hasLayer(diffId: string): boolean {
@@ -73,6 +80,18 @@ export function imageDisk(home: Home) {
 
     readSize(diffId: string): LayerSize {
       return JSON.parse(readFileSync(`${layerDirectory(diffId)}/size.json`, 'utf8')) as LayerSize
+    },
+
+    /** Whether this blob was once received in full from the origin and is the layer, compressed or not. */
+    hasOrigin(diffId: string, origin: string, digest: string): boolean {
+      return existsSync(originFile(diffId, origin, digest))
+    },
+
+    /** Notes that the blob was received in full from the origin and is the layer. */
+    async addOrigin(diffId: string, origin: string, digest: string): Promise<void> {
+      const file = originFile(diffId, origin, digest)
+      ensureDirectory(dirname(file), { mode: 0o700 })
+      await writeFile(file, `${origin} ${digest}\n`, { mode: 0o600 })
     },
 
     /** Creates a layer; `fill` unpacks it into the directory. */

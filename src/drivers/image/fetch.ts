@@ -5,12 +5,12 @@ import { requireFreeSpace } from './free-space.ts'
 import type { ImageLimits } from './limits.ts'
 import type { ImageLayer } from './manifest.ts'
 import { sharedWork } from './share.ts'
-import { unpackLayer } from './unpack.ts'
+import { unpackLayer, verifyLayer } from './unpack.ts'
 
 export interface FetchOptions {
   source: ImageSource
-  /** Identifies the source. Only pulls from the same origin share downloads, so none waits for a foreign registry. */
-  origin: string
+  /** Identifies the repository. Only pulls from the same one share downloads, so none waits for a foreign registry. */
+  repository: string
   layers: ImageLayer[]
   onProgress: OnProgress
   signal: AbortSignal
@@ -20,11 +20,15 @@ export interface FetchOptions {
 
 const maxConcurrentLayers = 3
 
-/** Downloads and unpacks the layers of images that are not present. */
+/**
+ * Downloads and unpacks the layers of images that are not present. A layer that is present may belong to somebody else,
+ * whose digests an image can name without having the content. It is used only if its blob was received from the same
+ * origin before and the origin lets this caller read it; else the blob is received again and verified.
+ */
 export function layerFetcher(disk: ImageDisk, limits: ImageLimits) {
   const share = sharedWork<void>()
 
-  function unpack(
+  async function receive(
     { source, layers }: FetchOptions,
     layer: ImageLayer,
     signal: AbortSignal,
@@ -35,24 +39,37 @@ export function layerFetcher(disk: ImageDisk, limits: ImageLimits) {
       bytes += count
       report(bytes)
     }
-    return disk.makeLayer(layer.diffId, (directory) => {
-      const packed = source.openBlob(layer, signal)
-      const remaining = { ...limits, ...remainingLimits(disk, limits, layers) }
-      const { diffId } = layer
-      return unpackLayer({ directory, packed, descriptor: layer, diffId, limits: remaining, onBytes, signal })
-    })
+    const { diffId } = layer
+    const common = () => ({ packed: source.openBlob(layer, signal), descriptor: layer, diffId, onBytes, signal })
+    if (disk.hasLayer(diffId)) await verifyLayer({ ...common(), directory: disk.layerTop, limits })
+    else
+      await disk.makeLayer(diffId, (directory) => {
+        const remaining = { ...limits, ...remainingLimits(disk, limits, layers) }
+        return unpackLayer({ ...common(), directory, limits: remaining })
+      })
+    await disk.addOrigin(diffId, source.origin, layer.digest)
+  }
+
+  /** Whether the layer is present and this caller has shown that it may have it. */
+  async function isAuthorized(layer: ImageLayer, { source, signal }: FetchOptions): Promise<boolean> {
+    const { diffId, digest } = layer
+    if (!disk.hasLayer(diffId) || !disk.hasOrigin(diffId, source.origin, digest)) return false
+    return source.mayReadBlob(layer, signal)
   }
 
   return async function fetchLayers(options: FetchOptions): Promise<void> {
-    const { layers, origin, onProgress, signal, running } = options
-    const missing = distinct(layers).filter(({ diffId }) => !disk.hasLayer(diffId))
+    const { layers, repository, onProgress, signal, running } = options
+    const missing: ImageLayer[] = []
+    await forEachConcurrently(distinct(layers), signal, async (layer, either) => {
+      if (!(await isAuthorized(layer, { ...options, signal: either }))) missing.push(layer)
+    })
     const total = sum(missing.map(({ size }) => size))
     await requireFreeSpace(disk.layerTop, total + limits.reserveBytes)
     const done = new Map<string, number>()
 
     await forEachConcurrently(missing, signal, (layer, either) => {
       const work = (shared: AbortSignal, report: (bytes: number) => void) => {
-        const result = unpack(options, layer, shared, report)
+        const result = receive(options, layer, shared, report)
         running.push(result)
         return result
       }
@@ -60,7 +77,7 @@ export function layerFetcher(disk: ImageDisk, limits: ImageLimits) {
         done.set(layer.diffId, bytes)
         onProgress(sum([...done.values()]), total)
       }
-      return share(`${origin} ${layer.digest} ${layer.diffId}`, work, onBytes, either)
+      return share(`${repository} ${layer.digest} ${layer.diffId}`, work, onBytes, either)
     })
     remainingLimits(disk, limits, layers)
   }

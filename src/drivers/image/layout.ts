@@ -1,7 +1,7 @@
 // Reads an image from a directory in the OCI image layout.
 import { createReadStream, type ReadStream } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
-import type { ImageReference } from '../../model/image.ts'
+import { formatImageReference, type ImageReference } from '../../model/image.ts'
 import type { ImageSource } from './blob.ts'
 import { ImageError } from './driver.ts'
 import { isObject, parseObject } from './json.ts'
@@ -10,11 +10,11 @@ import { choosePlatform } from './platform.ts'
 
 const nameAnnotation = 'org.opencontainers.image.ref.name'
 
-export function layoutSource(
-  { directory, tag }: Extract<ImageReference, { kind: 'layout' }>,
-  limits: ImageLimits,
-): ImageSource {
+export function layoutSource(reference: Extract<ImageReference, { kind: 'layout' }>, limits: ImageLimits): ImageSource {
+  const { directory, tag } = reference
   return {
+    origin: formatImageReference({ kind: 'layout', directory }),
+    mayReadBlob: async () => true,
     async readManifest(digest) {
       const wanted = digest ?? findInIndex(await readSmall(`${directory}/index.json`, limits), tag, limits)
       return readSmall(`${directory}/${blobPath(wanted)}`, limits)

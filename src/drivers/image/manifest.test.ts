@@ -99,6 +99,8 @@ test('accepts any manifest and configuration or refuses it with an ImageError', 
       const isPlain = typeof given === 'object' && given !== null && 'layers' in given
       const bytes = Buffer.from(JSON.stringify(isPlain ? { ...given, config: described } : given))
       const source: ImageSource = {
+        origin: 'registry.test',
+        mayReadBlob: async () => true,
         readManifest: async () => bytes,
         async *openBlob() {
           yield configBytes

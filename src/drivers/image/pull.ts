@@ -4,7 +4,7 @@ import type { ImageDisk, ImageRecord } from './disk.ts'
 import { ImageError, type OnProgress } from './driver.ts'
 import { layerFetcher } from './fetch.ts'
 import type { ImageLimits } from './limits.ts'
-import { planImage, resolveManifest } from './manifest.ts'
+import { type ImagePlan, planImage, resolveManifest } from './manifest.ts'
 import { usageCount } from './usage-count.ts'
 
 export interface PullOptions {
@@ -34,34 +34,29 @@ export function imagePuller({ disk, limits, openSource }: PullOptions): ImagePul
     const { signal } = progress
     const manifest = await resolveManifest(source, pinnedDigest(reference), limits, signal)
     return inUse.during([manifest.digest], async () => {
-      const present = findComplete(disk, manifest.digest)
-      if (present) return noteReference(reference, present)
       const plan = await planImage(source, manifest, limits, signal)
       const layers = plan.layers.map(({ diffId }) => diffId)
       return inUse.during(layers, async () => {
         for (const diffId of layers) leftBehind.add(diffId)
-        await fetchLayers({ source, origin: originOf(reference), layers: plan.layers, ...progress })
-        const bytes = layers.reduce((total, diffId) => total + disk.readSize(diffId).bytes, 0)
-        const { digest, config } = plan
-        const text = formatImageReference(reference)
-        const record = { digest, reference: text, bytes, pulledAt: Date.now(), config, layers }
-        await disk.writeRecord(record)
+        await fetchLayers({ source, repository: repositoryOf(reference), layers: plan.layers, ...progress })
         for (const diffId of layers) leftBehind.delete(diffId)
-        return record
+        return writeRecord(reference, plan)
       })
     })
   }
 
-  async function noteReference(reference: ImageReference, record: ImageRecord): Promise<ImageRecord> {
+  async function writeRecord(reference: ImageReference, { digest, config, layers }: ImagePlan): Promise<ImageRecord> {
     const text = formatImageReference(reference)
-    if (record.reference !== text) await disk.writeRecord({ ...record, reference: text, pulledAt: Date.now() })
+    const present = findComplete(disk, digest)
+    if (present?.reference === text) return present
+    const diffIds = layers.map(({ diffId }) => diffId)
+    const bytes = diffIds.reduce((total, diffId) => total + disk.readSize(diffId).bytes, 0)
+    const record = { digest, reference: text, bytes, pulledAt: Date.now(), config, layers: diffIds }
+    await disk.writeRecord(record)
     return record
   }
 
   async function pull(reference: ImageReference, onProgress: OnProgress, signal: AbortSignal): Promise<ImageRecord> {
-    const digest = pinnedDigest(reference)
-    const known = digest === undefined ? undefined : findComplete(disk, digest)
-    if (known) return known
     const source = await openSource(reference, signal)
     const running: Promise<unknown>[] = []
     try {
@@ -91,7 +86,7 @@ export function pinnedDigest(reference: ImageReference): string | undefined {
   return reference.kind === 'registry' ? reference.digest : undefined
 }
 
-function originOf(reference: ImageReference): string {
+function repositoryOf(reference: ImageReference): string {
   if (reference.kind === 'registry') return `${reference.registry}/${reference.repository}`
   return formatImageReference(reference)
 }

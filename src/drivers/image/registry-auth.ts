@@ -1,10 +1,10 @@
 import { statSync } from 'node:fs'
-import { isLoopback } from '../../model/network.ts'
 import { readTextIfPresent } from '../host/file.ts'
+import type { GuardedHttp } from '../network/guarded-http.ts'
 import { ImageError } from './driver.ts'
-import { type ImageHttp, readSmallBody } from './http.ts'
 import { isObject } from './json.ts'
-import { TransientError } from './registry-retry.ts'
+import { TransientError, unreachable } from './registry-retry.ts'
+import { readSmallBody } from './small-body.ts'
 
 export interface Credentials {
   username: string
@@ -28,18 +28,17 @@ export function readCredentials(file: string, registry: string): Credentials | u
 }
 
 export interface TokenRequest {
-  http: ImageHttp
+  http: GuardedHttp
   /** The URL of the registry. */
   base: URL
   repository: string
   credentials: Credentials | undefined
-  stallSeconds: number
   accessDenied(): ImageError
 }
 
 /** Answers a `WWW-Authenticate` challenge with the value of the `Authorization` header. */
 export async function authorize(request: TokenRequest, challenge: string, signal: AbortSignal): Promise<string> {
-  const { http, base, repository, credentials, stallSeconds, accessDenied } = request
+  const { http, base, repository, credentials, accessDenied } = request
   const basic =
     credentials && `Basic ${Buffer.from(`${credentials.username}:${credentials.password}`).toString('base64')}`
   if (/^basic\b/i.test(challenge) && basic) return basic
@@ -48,14 +47,14 @@ export async function authorize(request: TokenRequest, challenge: string, signal
   const url = realmUrl(realm, base)
   if (service !== undefined) url.searchParams.set('service', service)
   url.searchParams.set('scope', `repository:${repository}:pull`)
-  const message = await http.get(url, { ...(basic && { authorization: basic }) }, signal)
-  if (message.statusCode !== 200) {
-    message.destroy()
-    if ((message.statusCode ?? 0) >= 500) throw new TransientError(`${url.host} answered ${message.statusCode}`)
+  const answer = await http.send(url, { headers: { ...(basic && { authorization: basic }) }, signal })
+  const status = answer.message.statusCode ?? 0
+  if (status !== 200) {
+    answer.message.destroy()
+    if (status >= 500) throw new TransientError(`${url.host} answered ${status}`)
     throw accessDenied()
   }
-  const body = await readSmallBody(message, url, { stallSeconds, maxBytes: maxTokenBytes })
-  return `Bearer ${readToken(body.toString(), url)}`
+  return `Bearer ${readToken((await readSmallBody(http, answer, maxTokenBytes)).toString(), base)}`
 }
 
 function readChallenge(text: string): { realm?: string; service?: string } {
@@ -65,15 +64,14 @@ function readChallenge(text: string): { realm?: string; service?: string } {
   return { ...(realm !== undefined && { realm }), ...(service !== undefined && { service }) }
 }
 
+/** A registry with TLS must name a token server with TLS. */
 function realmUrl(realm: string, base: URL): URL {
   const url = URL.canParse(realm) ? new URL(realm) : undefined
-  const isSafe =
-    url?.protocol === 'https:' || (url?.protocol === 'http:' && isLoopback(url.hostname) && base.protocol === 'http:')
-  if (url && isSafe) return url
-  throw new ImageError('unauthorized', `The registry ${base.host} names a token server without TLS`)
+  if (url && (url.protocol === 'https:' || base.protocol === 'http:')) return url
+  throw unreachable(base.host, new Error('the token server is not a URL with TLS'))
 }
 
-function readToken(text: string, url: URL): string {
+function readToken(text: string, base: URL): string {
   try {
     const answer: unknown = JSON.parse(text)
     const token = isObject(answer) ? (answer.token ?? answer.access_token) : undefined
@@ -81,5 +79,5 @@ function readToken(text: string, url: URL): string {
   } catch {
     // Reported below like any other answer without a token.
   }
-  throw new ImageError('unauthorized', `${url.host} answered without a token`)
+  throw new ImageError('unauthorized', `The token server of ${base.host} answered without a token`)
 }

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { OutboundError } from '../network/guarded-http.ts'
 import { ImageError } from './driver.ts'
 
 /** Registries that ask for a longer delay are given up; the loop retries the pull later. */
@@ -14,21 +15,13 @@ export class TransientError extends Error {
   }
 }
 
-const transientCodes = new Set([
-  'ECONNRESET',
-  'ECONNREFUSED',
-  'ETIMEDOUT',
-  'EPIPE',
-  'EAI_AGAIN',
-  'EHOSTUNREACH',
-  'ENETUNREACH',
-  'ERR_STREAM_PREMATURE_CLOSE',
-])
-
-function isTransient(error: unknown): boolean {
-  if (error instanceof TransientError) return true
-  const { code, message } = error as NodeJS.ErrnoException
-  return transientCodes.has(code ?? '') || message === 'aborted'
+/**
+ * The only error for a registry that is refused, does not answer or answers nonsense. Its text does not say which, so
+ * that it cannot be used to explore the networks of the host.
+ */
+export function unreachable(registry: string, cause: unknown): ImageError {
+  const advice = 'check its name, or try again later; the operator has to allow registries in private networks'
+  return new ImageError('unreachable', `The registry ${registry} cannot be reached: ${advice}`, cause)
 }
 
 export interface Retry {
@@ -38,19 +31,14 @@ export interface Retry {
 }
 
 export function registryRetry(registry: string, maxTries: number): Retry {
-  function asUnreachable(error: unknown): unknown {
-    const { code, message } = error as NodeJS.ErrnoException
-    // Errors without a code do not come from the network.
-    if (error instanceof ImageError || (!(error instanceof TransientError) && code === undefined)) return error
-    const reason = error instanceof TransientError ? message : `The registry ${registry} cannot be reached (${code})`
-    return new ImageError('unreachable', `${reason}: check its name, or try again later`, error)
-  }
-
   async function pause(error: unknown, tries: number, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
-    if (error instanceof ImageError || !isTransient(error)) throw asUnreachable(error)
-    if (tries >= maxTries) throw asUnreachable(error)
-    await sleep(Math.max(backoffMs * tries, error instanceof TransientError ? error.waitMs : 0), undefined, { signal })
+    const isTransient = error instanceof TransientError || (error instanceof OutboundError && error.isTransient)
+    if (isTransient && tries < maxTries) {
+      const waitMs = Math.max(backoffMs * tries, error instanceof TransientError ? error.waitMs : 0)
+      return sleep(waitMs, undefined, { signal })
+    }
+    throw isTransient || error instanceof OutboundError ? unreachable(registry, error) : error
   }
 
   return {

@@ -2,12 +2,13 @@
 import type { IncomingMessage } from 'node:http'
 import { defaultRegistry, formatImageReference, type ImageReference } from '../../model/image.ts'
 import { isLoopback } from '../../model/network.ts'
+import { type GuardedAnswer, type GuardedRequest, guardedHttp, type OutboundPolicy } from '../network/guarded-http.ts'
 import type { Descriptor, ImageSource } from './blob.ts'
 import { ImageError } from './driver.ts'
-import { imageHttp, readBody, readSmallBody } from './http.ts'
 import type { ImageLimits } from './limits.ts'
 import { authorize, type Credentials } from './registry-auth.ts'
-import { type Retry, registryRetry, TransientError } from './registry-retry.ts'
+import { type Retry, registryRetry, TransientError, unreachable } from './registry-retry.ts'
+import { readSmallBody } from './small-body.ts'
 
 type RegistryReference = Extract<ImageReference, { kind: 'registry' }>
 
@@ -18,63 +19,74 @@ const manifestTypes = [
   'application/vnd.docker.distribution.manifest.v2+json',
 ].join(', ')
 
-export function registrySource(
-  reference: RegistryReference,
-  credentials: Credentials | undefined,
-  limits: ImageLimits,
-): ImageSource {
+export interface RegistryAccess {
+  credentials: Credentials | undefined
+  policy: OutboundPolicy
+  limits: ImageLimits
+}
+
+export function registrySource(reference: RegistryReference, access: RegistryAccess): ImageSource {
   const { registry, repository } = reference
-  const client = registryClient(reference, credentials, limits)
-  const retry = registryRetry(registry, limits.maxTries)
+  const client = registryClient(reference, access)
+  const retry = registryRetry(registry, access.limits.maxTries)
   return {
+    origin: registry,
     readManifest: (digest, signal) =>
       retry.run(async () => {
         const path = `/v2/${repository}/manifests/${digest ?? reference.digest ?? reference.tag}`
-        const message = await client.get(path, { accept: manifestTypes }, signal)
-        const { stallSeconds, maxManifestBytes: maxBytes } = limits
-        return readSmallBody(message, client.base, { stallSeconds, maxBytes })
+        const answer = await client.get(path, { headers: { accept: manifestTypes }, signal })
+        return readSmallBody(client.http, answer, access.limits.maxManifestBytes)
       }, signal),
-    openBlob: (descriptor, signal) => openBlob({ reference, client, retry, limits }, descriptor, signal),
+    openBlob: (descriptor, signal) => openBlob({ reference, client, retry }, descriptor, signal),
+    mayReadBlob: ({ digest }, signal) =>
+      retry.run(() => client.mayRead(`/v2/${repository}/blobs/${digest}`, signal), signal),
     async close() {
-      client.close()
+      client.http.close()
     },
   }
 }
 
-interface RegistryClient {
-  base: URL
-  /** Sends a request to the registry, with a token if it asks for one, and throws unless it succeeds. */
-  get(path: string, headers: Record<string, string>, signal: AbortSignal): Promise<IncomingMessage>
-  close(): void
-}
+type RegistryClient = ReturnType<typeof registryClient>
 
-function registryClient(
-  reference: RegistryReference,
-  credentials: Credentials | undefined,
-  { stallSeconds }: ImageLimits,
-): RegistryClient {
+function registryClient(reference: RegistryReference, { credentials, policy, limits }: RegistryAccess) {
   const { registry, repository } = reference
   const base = baseUrl(registry)
-  const http = imageHttp(base, stallSeconds)
+  const http = guardedHttp(policy, limits)
   const accessDenied = () => accessDeniedError(reference, credentials !== undefined)
-  const tokenRequest = { http, base, repository, credentials, stallSeconds, accessDenied }
+  const tokenRequest = { http, base, repository, credentials, accessDenied }
   let authorization: string | undefined
+
+  /** Sends a request, with a token if the registry asks for one. */
+  async function send(path: string, request: GuardedRequest): Promise<GuardedAnswer> {
+    const url = new URL(path, base)
+    for (let isSecond = false; ; isSecond = true) {
+      const headers = { 'accept-encoding': 'identity', ...request.headers, ...(authorization && { authorization }) }
+      const answer = await http.send(url, { ...request, headers })
+      // Another host must not name the server that gets the credentials for this one.
+      const isChallenge = answer.message.statusCode === 401 && answer.url.origin === base.origin
+      if (!isChallenge || isSecond) return answer
+      answer.message.destroy()
+      authorization = await authorize(tokenRequest, answer.message.headers['www-authenticate'] ?? '', request.signal)
+    }
+  }
+
   return {
-    base,
-    close: () => http.close(),
-    async get(path, headers, signal) {
-      const url = new URL(path, base)
-      for (let isSecond = false; ; isSecond = true) {
-        const sent = { 'accept-encoding': 'identity', ...headers, ...(authorization && { authorization }) }
-        const message = await http.get(url, sent, signal)
-        const status = message.statusCode ?? 0
-        if (status === 200 || status === 206) return message
-        message.destroy()
-        if (status === 401 && !isSecond)
-          authorization = await authorize(tokenRequest, message.headers['www-authenticate'] ?? '', signal)
-        else if (status === 401 || status === 403) throw accessDenied()
-        else throw statusError(status, message, reference)
-      }
+    http,
+    /** Throws unless the request succeeds. */
+    async get(path: string, request: GuardedRequest): Promise<GuardedAnswer> {
+      const answer = await send(path, request)
+      const status = answer.message.statusCode ?? 0
+      if (status === 200 || status === 206) return answer
+      answer.message.destroy()
+      if (answer.url.origin !== base.origin) throw new TransientError(`${answer.url.host} answered ${status}`)
+      if (status === 401 || status === 403) throw accessDenied()
+      throw statusError(status, answer.message, reference)
+    },
+    /** Whether the registry lets this caller read the path. A redirect to where the content is stored counts as a yes. */
+    async mayRead(path: string, signal: AbortSignal): Promise<boolean> {
+      const { message } = await send(path, { method: 'HEAD', followRedirects: false, signal })
+      message.destroy()
+      return message.statusCode === 200 || message.statusCode === 302 || message.statusCode === 307
     },
   }
 }
@@ -87,12 +99,13 @@ function baseUrl(registry: string): URL {
 }
 
 function statusError(status: number, message: IncomingMessage, reference: RegistryReference): Error {
-  const { registry } = reference
-  const name = formatImageReference(reference)
-  if (status === 404) return new ImageError('not_found', `The image ${name} was not found: check its name and tag`)
-  if (status === 429 || status >= 500)
-    return new TransientError(`The registry ${registry} answered ${status}`, message.headers['retry-after'])
-  return new ImageError('unreachable', `The registry ${registry} answered ${status} for ${name}`)
+  if (status === 404) {
+    const name = formatImageReference(reference)
+    return new ImageError('not_found', `The image ${name} was not found: check its name and tag`)
+  }
+  const reason = `The registry answered ${status}`
+  if (status === 429 || status >= 500) return new TransientError(reason, message.headers['retry-after'])
+  return unreachable(reference.registry, new Error(reason))
 }
 
 function accessDeniedError(reference: RegistryReference, hasCredentials: boolean): ImageError {
@@ -107,12 +120,11 @@ interface BlobContext {
   reference: RegistryReference
   client: RegistryClient
   retry: Retry
-  limits: ImageLimits
 }
 
 /** Yields a blob. After a broken connection the download resumes where it stopped. */
 async function* openBlob(
-  { reference, client, retry, limits }: BlobContext,
+  { reference, client, retry }: BlobContext,
   { digest, size }: Descriptor,
   signal: AbortSignal,
 ): AsyncGenerator<Buffer> {
@@ -121,9 +133,10 @@ async function* openBlob(
   let position = 0
   for (let tries = 1; position < size; tries++) {
     try {
-      const message = await client.get(path, position > 0 ? { range: `bytes=${position}-` } : {}, signal)
-      let toSkip = countRepeatedBytes(message, position)
-      for await (const chunk of readBody(message, client.base, limits.stallSeconds)) {
+      const headers: Record<string, string> = position > 0 ? { range: `bytes=${position}-` } : {}
+      const answer = await client.get(path, { headers, signal })
+      let toSkip = countRepeatedBytes(answer.message, position)
+      for await (const chunk of client.http.readBody(answer)) {
         const fresh = toSkip > 0 ? chunk.subarray(Math.min(toSkip, chunk.length)) : chunk
         toSkip -= chunk.length - fresh.length
         position += fresh.length

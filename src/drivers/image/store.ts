@@ -2,6 +2,7 @@
 // machine and sandbox that needs it.
 import type { ImageReference } from '../../model/image.ts'
 import type { Home } from '../host/home.ts'
+import { type OutboundPolicy, outboundPolicy } from '../network/guarded-http.ts'
 import { archiveSource } from './archive.ts'
 import type { ImageSource } from './blob.ts'
 import { type ImageDisk, type ImageRecord, imageDisk } from './disk.ts'
@@ -13,8 +14,15 @@ import { findComplete, type ImagePuller, imagePuller, pinnedDigest } from './pul
 import { registrySource } from './registry.ts'
 import { readCredentials } from './registry-auth.ts'
 
-export function imageStore(options: { home: Home; limits?: Partial<ImageLimits> }): ImageStore {
-  const { home } = options
+export interface ImageStoreOptions {
+  home: Home
+  limits?: Partial<ImageLimits>
+  /** Where registries may be; by default only at public addresses. */
+  policy?: OutboundPolicy
+}
+
+export function imageStore(options: ImageStoreOptions): ImageStore {
+  const { home, policy = outboundPolicy() } = options
   const limits = { ...defaultImageLimits, ...options.limits }
   const disk = imageDisk(home)
   const puller = imagePuller({ disk, limits, openSource })
@@ -22,7 +30,8 @@ export function imageStore(options: { home: Home; limits?: Partial<ImageLimits> 
   async function openSource(reference: ImageReference, signal: AbortSignal): Promise<ImageSource> {
     if (reference.kind === 'layout') return layoutSource(reference, limits)
     if (reference.kind === 'tar') return archiveSource(reference.file, disk.scratch, limits, signal)
-    return registrySource(reference, readCredentials(`${home.path}/registry.json`, reference.registry), limits)
+    const credentials = readCredentials(`${home.path}/registry.json`, reference.registry)
+    return registrySource(reference, { credentials, policy, limits })
   }
 
   function imageOf({ digest, layers, config, bytes }: ImageRecord): Image {

@@ -1,14 +1,14 @@
 # Unpacks a tar from standard input as one layer of an image.
 # Usage: unpack.pl <architecture> <directory> <max files> <max bytes>
-# It changes its root to the directory first, so that no name and no link of the tar can lead outside. It keeps owners
-# when it runs as root. Whiteouts, which delete files of lower layers, are written in the form that overlayfs reads. At the
+# It confines itself first (unpack-confine.pl): the directory becomes its root, so that no name and no link of the tar can
+# lead outside. It keeps owners when it runs as root. Whiteouts, which delete files of lower layers, are written in the form that overlayfs reads. At the
 # end it prints the number of files and bytes. An exit code from 20 to 22 means that the tar cannot be unpacked, and
 # standard error says why.
 use strict;
 use Errno;
 
 our ($machine, $damaged, $too_large, $not_supported, $cannot);
-require($0 =~ s{[^/]*$}{}r . $_) for '../box/lib.pl', '../box/mount.pl', 'unpack-tar.pl';
+require($0 =~ s{[^/]*$}{}r . $_) for '../box/lib.pl', '../box/mount.pl', 'unpack-tar.pl', 'unpack-confine.pl';
 
 my %numbers = (
   x64   => { mknodat => 259, lsetxattr => 189, utimensat => 280, fchownat => 260 },
@@ -30,7 +30,7 @@ my (%made, %removed, %opaque, @directory_times);
 umask 0;
 $SIG{PIPE} = 'DEFAULT';
 binmode STDIN;
-enter_directory();
+my $opaque_names = confine($directory, $max_bytes);
 while (my $entry = next_entry()) { unpack_entry($entry) }
 drain_input();
 write_whiteouts();
@@ -44,12 +44,6 @@ sub fail {
   refuse($too_large, 'the disk is full') if $!{ENOSPC} || $!{EDQUOT};
   my $code = $!{EIO} || $!{EROFS} || $!{EPERM} || $!{EACCES} || $!{EOPNOTSUPP} || $!{ENOMEM} ? $cannot : $damaged;
   refuse($code, "cannot $action " . printable($name) . ": $reason");
-}
-
-sub enter_directory {
-  eval { enter_own_namespace(); 1 } or refuse($cannot, "user namespaces are not available: $@") if !$is_root;
-  chroot $directory or refuse($cannot, "chroot: $!");
-  chdir '/' or refuse($cannot, "chdir: $!");
 }
 
 sub unpack_entry {
@@ -264,8 +258,8 @@ sub write_whiteouts {
   for my $name (sort keys %opaque) {
     my $path = $name eq '' ? '.' : "$name/.";
     next if !-d $path;
-    my $namespace = $is_root ? 'trusted' : 'user';
-    set_attribute($path, "$namespace.overlay.opaque", 'y') and fail('make opaque', $path);
+    if (!$opaque_names) { set_attribute($path, 'user.overlay.opaque', 'y') and fail('make opaque', $path) }
+    else { defined syswrite $opaque_names, "$path\0" or fail('make opaque', $path) }
   }
 }
 

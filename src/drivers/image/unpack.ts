@@ -63,6 +63,28 @@ export async function unpackLayer(options: UnpackOptions): Promise<LayerSize> {
   return unpacker.ended
 }
 
+/** Reads a layer without unpacking it, and throws unless it has the digests it should have. */
+export async function verifyLayer(options: UnpackOptions): Promise<void> {
+  const { packed, descriptor, onBytes, signal } = options
+  const received = { bytes: 0 }
+  const stream = await peek(verified(packed, descriptor, received, onBytes))
+  const decoder = decoderFor(stream.head)
+  const source = Readable.from(stream.all, { objectMode: true, highWaterMark: 4 })
+  const tar = tarGuard(options, received)
+  try {
+    if (decoder) await pipeline(source, decoder, tar, discard, { signal })
+    else await pipeline(source, tar, discard, { signal })
+  } catch (error) {
+    throw decoder && isCodecError(error) ? new ImageError('damaged', 'A layer cannot be decompressed', error) : error
+  } finally {
+    stream.close().catch(() => undefined)
+  }
+}
+
+async function discard(source: AsyncIterable<Buffer>): Promise<void> {
+  for await (const _ of source);
+}
+
 /** Verifies the digest of the tar, and stops decompression bombs and tars that would fill the disk. */
 function tarGuard({ diffId, directory, limits }: UnpackOptions, received: { bytes: number }) {
   return async function* tar(source: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {

@@ -55,7 +55,9 @@ export async function getCertificate(ctx: LiveContext, appName: string, hostname
 /** Returns a host name with its current DNS records. */
 export async function checkHost(ctx: LiveContext, appName: string, hostname: string) {
   const shown = await getCertificate(ctx, appName, hostname)
-  return { shown, found: await withDeadline(ctx.lookUpName(shown.host.hostname), 'the DNS server') }
+  const { a, aaaa, cname } = shown.records
+  const found = await withDeadline(ctx.lookUpName(shown.host.hostname, [...a, ...aaaa, cname]), 'the DNS server')
+  return { shown, found }
 }
 
 export async function addCustomCertificate(

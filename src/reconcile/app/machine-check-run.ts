@@ -6,7 +6,7 @@ import type { NamedCheck } from '../../model/app/machine-check-list.ts'
 import { type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
 import { getSlot } from '../../model/app/machine-spec-context.ts'
 import { goDurationMs } from '../../model/duration.ts'
-import { boxAddress } from '../../model/network.ts'
+import { boxAddress, boxHostAddress } from '../../model/network.ts'
 import { readMachineEnvironment } from '../../store/app/machine.ts'
 import type { World } from '../step.ts'
 
@@ -14,24 +14,39 @@ export type CheckOutcome = Pick<CheckResult, 'status' | 'output'>
 
 const defaultTimeoutMs = 5_000
 const minTimeoutMs = 100
+const maxTimeoutMs = 300_000
 const maxOutputLength = 1_000
 
-/** Runs a check once. Failures are outcomes: it never throws. */
+/**
+ * Runs a check once. Failures are outcomes: it never throws. The address follows from the slot of the machine and nothing
+ * in the check can change it. Redirects are not followed.
+ */
 export async function runCheck(world: World, machine: Machine, named: NamedCheck): Promise<CheckOutcome> {
-  const timeoutMs = Math.max(goDurationMs(named.check.timeout) ?? defaultTimeoutMs, minTimeoutMs)
+  const wantedMs = goDurationMs(named.check.timeout) ?? defaultTimeoutMs
+  const timeoutMs = Math.min(Math.max(wantedMs, minTimeoutMs), maxTimeoutMs)
   try {
     if (named.check.type === 'exec') return await runCommand(world, machine, named, timeoutMs)
     const { network } = await world.machines.isolation()
-    const host = network === 'host' ? '127.0.0.1' : boxAddress(world.homeNumber, getSlot(machine))
-    return await (named.check.type === 'http' ? requestHttp : connectTcp)(host, named, timeoutMs)
+    const target = network === 'host' ? { host: '127.0.0.1' } : boxTarget(world.homeNumber, getSlot(machine))
+    return await (named.check.type === 'http' ? requestHttp : connectTcp)(target, named, timeoutMs)
   } catch (error) {
     return { status: 'critical', output: (error as Error).message.slice(0, maxOutputLength) }
   }
 }
 
-function connectTcp(host: string, { port }: NamedCheck, timeoutMs: number): Promise<CheckOutcome> {
+interface CheckTarget {
+  host: string
+  localAddress?: string
+}
+
+/** The own address exists only while the box runs, so a check of a stopped machine does not leave this host. */
+function boxTarget(homeNumber: number, slot: number): CheckTarget {
+  return { host: boxAddress(homeNumber, slot), localAddress: boxHostAddress(homeNumber, slot) }
+}
+
+function connectTcp(target: CheckTarget, { port }: NamedCheck, timeoutMs: number): Promise<CheckOutcome> {
   return new Promise((resolve, reject) => {
-    const socket = connect({ host, port: port!, timeout: timeoutMs })
+    const socket = connect({ ...target, port: port!, timeout: timeoutMs })
     socket.once('connect', () => {
       socket.destroy()
       resolve({ status: 'passing', output: 'connected' })
@@ -41,12 +56,14 @@ function connectTcp(host: string, { port }: NamedCheck, timeoutMs: number): Prom
   })
 }
 
-function requestHttp(host: string, { check, port }: NamedCheck, timeoutMs: number): Promise<CheckOutcome> {
+function requestHttp(target: CheckTarget, { check, port }: NamedCheck, timeoutMs: number): Promise<CheckOutcome> {
   const isTls = check.protocol === 'https'
-  const headers = Object.fromEntries((check.headers ?? []).map(({ name, values }) => [name, values]))
+  // Node takes the values of some headers, such as Host, only as text.
+  const headerValue = (values: string[]) => (values.length === 1 ? values[0]! : values)
+  const headers = Object.fromEntries((check.headers ?? []).map(({ name, values }) => [name, headerValue(values)]))
   return new Promise((resolve, reject) => {
     const request = (isTls ? httpsRequest : httpRequest)({
-      host,
+      ...target,
       port,
       path: check.path ?? '/',
       method: (check.method ?? 'GET').toUpperCase(),
@@ -65,6 +82,8 @@ function requestHttp(host: string, { check, port }: NamedCheck, timeoutMs: numbe
     request.once('response', (response) => {
       readOutcome(response, resolve, reject)
     })
+    // Node reports nothing else when a server switches protocols.
+    request.once('close', () => reject(new Error('the connection was closed without an answer')))
     request.end()
   })
 }

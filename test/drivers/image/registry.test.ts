@@ -8,6 +8,7 @@ import type { ImageLimits } from '../../../src/drivers/image/limits.ts'
 import { imageStore } from '../../../src/drivers/image/store.ts'
 import { parseImageReference } from '../../../src/model/image.ts'
 import { type Blob, digestOf, jsonBlob, type MadeImage, makeImage, makeIndex } from '../../support/image.ts'
+import { loopbackPolicy } from '../../support/outbound.ts'
 import { type Answer, type FakeRegistry, fakeRegistry, partsOf } from '../../support/registry.ts'
 import { removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
@@ -43,7 +44,7 @@ async function serve(image: MadeImage, answer?: Answer, blobs: Blob[] = partsOf(
 }
 
 function pull({ host }: { host: string }, limits: Partial<ImageLimits> = {}): Promise<Image> {
-  return imageStore({ home, limits }).pullImage(parseImageReference(`${host}/app`, false))
+  return imageStore({ home, limits, policy: loopbackPolicy() }).pullImage(parseImageReference(`${host}/app`, false))
 }
 
 test('gets a token when the registry asks for one, and sends it to no other host', async () => {
@@ -115,7 +116,7 @@ test.each(['http://example.com/token', 'file:///etc/passwd', 'not a url', 'http:
     const registry = await serve(newImage(), (_, response) =>
       json(response, 401, {}, { 'www-authenticate': `Bearer realm="${realm}"` }),
     )
-    await expect(pull(registry)).rejects.toMatchObject({ code: 'unauthorized' })
+    await expect(pull(registry)).rejects.toMatchObject({ code: 'unreachable' })
   },
 )
 
@@ -131,6 +132,22 @@ test.each([
     (_, response, path) => path.includes('/blobs/') && json(response, 302, {}, { location }),
   )
   await expect(pull(registry)).rejects.toMatchObject({ code: 'unreachable' })
+})
+
+test('gives the credentials for a registry to no server that another host names', async () => {
+  const thief = await serve(newImage(), (request, response) =>
+    json(response, 401, {}, { 'www-authenticate': `Bearer realm="http://${request.headers.host}/token"` }),
+  )
+  const registry = await serve(newImage(), (_, response, path) =>
+    json(response, 307, {}, { location: `http://${thief.host}${path}` }),
+  )
+  const file = `${home.path}/registry.json`
+  writeFileSync(file, JSON.stringify({ [registry.host]: { username: 'me', password: 'secret' } }), { mode: 0o600 })
+  chmodSync(file, 0o600)
+  await expect(pull(registry, { maxTries: 1 })).rejects.toMatchObject({ code: 'unreachable' })
+  expect(thief.requests.map(({ path, headers }) => [path, headers.authorization])).toEqual([
+    ['/v2/app/manifests/latest', undefined],
+  ])
 })
 
 test('gives up on redirect loops', async () => {
@@ -196,10 +213,7 @@ test('gives up on a registry that stalls before or during an answer', async () =
   const image = newImage(500_000)
   const layer = image.layers[0]!
   const silent = await serve(image, () => true)
-  await expect(pull(silent, { stallSeconds: 0.3 })).rejects.toMatchObject({
-    code: 'unreachable',
-    message: expect.stringContaining('nothing for 0.3 s'),
-  })
+  await expect(pull(silent, { stallSeconds: 0.3 })).rejects.toMatchObject({ code: 'unreachable' })
   const stopping = await serve(image, (_, response, path) => {
     if (!path.endsWith(layer.digest)) return false
     response.writeHead(200, { 'content-length': layer.content.length })
@@ -227,7 +241,7 @@ test('stops when it is aborted', async () => {
   const image = newImage()
   const silent = await serve(image, () => true)
   const calling = new AbortController()
-  const pulling = imageStore({ home }).pullImage(
+  const pulling = imageStore({ home, policy: loopbackPolicy() }).pullImage(
     parseImageReference(`${silent.host}/app`, false),
     undefined,
     calling.signal,
@@ -275,7 +289,9 @@ test('refuses manifests that do not match their digest or size', async () => {
   open.push(registry)
   await expect(pull(registry)).rejects.toMatchObject({ code: 'damaged' })
   const reference = parseImageReference(`${registry.host}/app@${image.manifest.digest}`, false)
-  await expect(imageStore({ home }).pullImage(reference)).rejects.toMatchObject({ code: 'damaged' })
+  await expect(imageStore({ home, policy: loopbackPolicy() }).pullImage(reference)).rejects.toMatchObject({
+    code: 'damaged',
+  })
 })
 
 test.each<[string, unknown, string]>([

@@ -28,6 +28,7 @@ import {
   makeTar,
   pack,
 } from '../../support/image.ts'
+import { loopbackPolicy } from '../../support/outbound.ts'
 import { pushBlobs, pushImage, pushManifest, type Registry, startRegistry } from '../../support/registry.ts'
 import { removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
 
@@ -45,7 +46,7 @@ afterAll(async () => {
   await removeTemporaryHome(directory)
 })
 
-function pull(text: string, store = imageStore({ home })): Promise<Image> {
+function pull(text: string, store = imageStore({ home, policy: loopbackPolicy() })): Promise<Image> {
   return store.pullImage(parseImageReference(text, true))
 }
 
@@ -77,7 +78,7 @@ test('pulls an image from a registry, by tag and by digest', async () => {
     },
   })
   const seen: [number, number][] = []
-  const store = imageStore({ home })
+  const store = imageStore({ home, policy: loopbackPolicy() })
   const image = await store.pullImage(parseImageReference(reference, false), (...progress) => seen.push(progress))
   expect(image).toMatchObject({
     digest,
@@ -169,7 +170,7 @@ test('unpacks a layer of two images once, and shares downloads of concurrent pul
       (await pushImage(registry, { repository: `shared/${name}`, layers: [shared, { files: [{ name }] }] })).reference,
     )
   const before = layerCount()
-  const store = imageStore({ home })
+  const store = imageStore({ home, policy: loopbackPolicy() })
   const images = await Promise.all([...references, ...references].map((reference) => pull(reference, store)))
   expect(layerCount()).toBe(before + 3)
   expect(new Set(images.map((image) => image.layers[0])).size).toBe(1)
@@ -180,7 +181,7 @@ test('aborts one pull while another continues with the same download', async () 
     repository: 'left',
     layers: [{ files: [{ name: 'left', content: Buffer.alloc(5_000_000, 'ab') }], compression: 'none' }],
   })
-  const store = imageStore({ home })
+  const store = imageStore({ home, policy: loopbackPolicy() })
   const leaving = new AbortController()
   const first = store.pullImage(
     parseImageReference(reference, false),
@@ -399,7 +400,7 @@ test('reads the archives of Docker and OCI tools', async () => {
 
 test('removes exactly the layers that no image needs', async () => {
   const own = await openHome(`${directory}/collected`, { uidBase: 300_000, registry: `${directory}/homes` })
-  const store = imageStore({ home: own })
+  const store = imageStore({ home: own, policy: loopbackPolicy() })
   const common = { files: [{ name: 'common', content: 'x'.repeat(1000) }] }
   const pulled = []
   for (const name of ['one', 'two'])
@@ -434,7 +435,7 @@ test('does not remove what is being pulled', async () => {
       { files: [{ name: 'small' }] },
     ],
   })
-  const store = imageStore({ home })
+  const store = imageStore({ home, policy: loopbackPolicy() })
   const collected: Promise<unknown>[] = []
   const image = await store.pullImage(parseImageReference(reference, false), () =>
     collected.push(store.collectImages(new Set())),
@@ -455,9 +456,10 @@ test('never takes a partial layer for complete, whenever it is killed', async ()
   const program = `
     import { openHome } from '${new URL('../../../src/drivers/host/home.ts', import.meta.url).pathname}'
     import { imageStore } from '${new URL('../../../src/drivers/image/store.ts', import.meta.url).pathname}'
+    import { loopbackPolicy } from '${new URL('../../support/outbound.ts', import.meta.url).pathname}'
     import { parseImageReference } from '${new URL('../../../src/model/image.ts', import.meta.url).pathname}'
     const home = await openHome('${place}', { uidBase: 300000, registry: '${directory}/homes' })
-    await imageStore({ home }).pullImage(parseImageReference('${reference}', false), (done) => { if (done >= Number(process.argv[1])) process.kill(process.pid, 'SIGKILL') })`
+    await imageStore({ home, policy: loopbackPolicy() }).pullImage(parseImageReference('${reference}', false), (done) => { if (done >= Number(process.argv[1])) process.kill(process.pid, 'SIGKILL') })`
   for (const killAt of [1, 20_000, 40_000]) {
     const { signal } = spawnSync(
       process.execPath,
@@ -467,7 +469,7 @@ test('never takes a partial layer for complete, whenever it is killed', async ()
     expect(signal).toBe('SIGKILL')
   }
   const own = await openHome(place, { uidBase: 300_000, registry: `${directory}/homes` })
-  const image = await pull(reference, imageStore({ home: own }))
+  const image = await pull(reference, imageStore({ home: own, policy: loopbackPolicy() }))
   expect(readdirSync(`${image.layers[0]}/f`).length).toBe(400)
   expect(readFileSync(`${image.layers[0]}/f/399`, 'utf8').length).toBe(20_000)
 })
@@ -496,7 +498,9 @@ test('refuses an image that is larger than allowed', async () => {
     { maxManifestBytes: 100 },
     { reserveBytes: 2 ** 60 },
   ]) {
-    const failure = await pull(`${registry.host}/large`, imageStore({ home, limits })).catch((error) => error)
+    const failure = await pull(`${registry.host}/large`, imageStore({ home, limits, policy: loopbackPolicy() })).catch(
+      (error) => error,
+    )
     expect(failure).toBeInstanceOf(ImageError)
     expect(failure).toMatchObject({ code: 'too_large' })
   }
