@@ -1,6 +1,7 @@
 // The configuration. This is the only file that reads the environment.
 
 import { resolve } from 'node:path'
+import type { QuotaLimits } from '../model/account/quota.ts'
 import { isLoopback } from '../model/network.ts'
 import { settings } from './setting.ts'
 import {
@@ -15,6 +16,7 @@ import {
   readPath,
   readPools,
   readPortRange,
+  readQuotas,
   readSwitch,
 } from './setting-value.ts'
 
@@ -45,6 +47,8 @@ export interface Config {
   /** Allows listening beyond loopback without TLS. */
   insecure: boolean
   rateLimit: boolean
+  /** The quotas of organizations without their own. */
+  quotas: QuotaLimits
   regions: string[] | null
   /** Address ranges for apps; null: the default ranges of the home. */
   ipPools: string[] | null
@@ -92,6 +96,7 @@ export function readConfig(environment: Environment = process.env): Config {
     tls: combineTls(read('BERTH_TLS_CERT', readPath), read('BERTH_TLS_KEY', readPath)),
     insecure: read('BERTH_INSECURE', readSwitch),
     rateLimit: read('BERTH_RATE_LIMIT', readSwitch),
+    quotas: read('BERTH_QUOTAS', readQuotas),
     regions: read('BERTH_REGIONS', readList),
     ipPools: read('BERTH_IP_POOLS', readPools),
     pgListen: raw('BERTH_PG_LISTEN'),

@@ -1,6 +1,7 @@
 // Parsers for the values of settings. Each takes the name of the setting for its error message.
 
 import { resolve } from 'node:path'
+import { parseQuotas, type QuotaLimits } from '../model/account/quota.ts'
 import { parsePools } from '../model/app/ip.ts'
 import { parseDuration } from '../model/duration.ts'
 
@@ -52,6 +53,14 @@ export function readPools(name: string, value: string): string[] | null {
     throw new Error(`${name} must be ranges such as 127.100.0.0/16,fd00::/64; ${(error as Error).message}`)
   }
   return pools
+}
+
+export function readQuotas(name: string, value: string): QuotaLimits {
+  try {
+    return parseQuotas(value)
+  } catch (error) {
+    throw new Error(`${name} must be a list such as clusters=5,disk_gb=unlimited; ${(error as Error).message}`)
+  }
 }
 
 export function readPortRange(name: string, value: string): { first: number; last: number } {

@@ -7,6 +7,7 @@ import type { ServerOptions } from '../../src/api/http/options.ts'
 import { buildServer } from '../../src/api/http/server.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../../src/api/routes.ts'
 import type { BoxDriver } from '../../src/drivers/box/driver.ts'
+import { createOpenConnections } from '../../src/live/connection.ts'
 import { createExecSessions, type ExecSessions } from '../../src/live/sandbox/exec-sessions.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
 import { runNextStep } from '../../src/reconcile/loop.ts'
@@ -151,6 +152,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
         sandboxFeed: feed,
         machineFeed: machineChanges,
         sessions,
+        connections: createOpenConnections(),
         settings,
       },
       log: pino({ level: 'silent' }),

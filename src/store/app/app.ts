@@ -145,7 +145,7 @@ export async function listApps(
              select org.* from org, caller
              where slug = $2 and (token_org is null or token_org = org.id) and token_kind <> 'sandbox')
            select ${callerColumns}, org.id is not null as "orgFound",
-             (select coalesce(sum(apps), 0)::bigint from app_count where org_id = org.id) as total, to_json(page) as app
+             coalesce((select used from org_usage where org_id = org.id and quota = 'apps'), 0) as total, to_json(page) as app
            from caller left join org on true left join lateral (
              select ${shownColumns}, ${orgColumns}, ${countColumns}
              from app, ${counts}
