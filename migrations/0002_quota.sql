@@ -42,29 +42,29 @@ alter table snapshot add requested boolean not null default false;
 -- Expired tokens do not count. They are marked when the organization creates another token.
 alter table token add expired boolean not null default false;
 
-create function quota_limit(org text, name text) returns bigint language sql stable as $$
+create function quota_limit(owner text, name text) returns bigint language sql stable as $$
   select case when own.org_id is null then standard.max else own.max end
-  from quota_default standard left join org_quota own on own.org_id = org and own.quota = standard.quota
+  from quota_default standard left join org_quota own on own.org_id = owner and own.quota = standard.quota
   where standard.quota = name
 $$;
 
 -- Serializes the changes of an organization's usage. What they depend on must be read after this.
-create function lock_usage(org text) returns void language sql as $$
-  select pg_advisory_xact_lock(hashtextextended(org, 7450489)) -- the seed keeps other hashed locks apart
+create function lock_usage(owner text) returns void language sql as $$
+  select pg_advisory_xact_lock(hashtextextended(owner, 7450489)) -- the seed keeps other hashed locks apart
 $$;
 
 -- Fails with SQLSTATE BQ001 when the organization would have more than its quota.
-create function add_usage(org text, name text, amount bigint) returns void language plpgsql as $$
+create function add_usage(owner text, name text, amount bigint) returns void language plpgsql as $$
 declare
   total bigint;
 begin
   if amount = 0 then return; end if;
-  insert into org_usage as usage (org_id, quota, used) values (org, name, amount)
+  insert into org_usage as usage (org_id, quota, used) values (owner, name, amount)
     on conflict (org_id, quota) do update set used = usage.used + excluded.used returning used into total;
-  if amount > 0 and total > quota_limit(org, name) then
-    raise exception 'quota % of organization % exceeded', name, org using errcode = 'BQ001',
-      detail = json_build_object('organization', (select slug from org where id = org), 'quota', name,
-        'limit', quota_limit(org, name), 'used', total - amount, 'asked', amount)::text;
+  if amount > 0 and total > quota_limit(owner, name) then
+    raise exception 'quota % of organization % exceeded', name, owner using errcode = 'BQ001',
+      detail = json_build_object('organization', (select slug from org where id = owner), 'quota', name,
+        'limit', quota_limit(owner, name), 'used', total - amount, 'asked', amount)::text;
   end if;
 end $$;
 
@@ -81,6 +81,7 @@ create function counts(secret) returns boolean language sql immutable as $$ sele
 create function counts(secret_key) returns boolean language sql immutable as $$ select true $$;
 create function counts(cluster) returns boolean language sql immutable as $$
   select $1.state not in ('deleting', 'deleted', 'purged') and not $1.scratch $$;
+create function counts(cluster_user) returns boolean language sql immutable as $$ select true $$;
 create function counts(backup) returns boolean language sql immutable as $$
   select $1.requested and $1.state in ('queued', 'running', 'completed') $$;
 create function counts(sandbox) returns boolean language sql immutable as $$
@@ -110,6 +111,8 @@ create function org_of(host) returns text language sql stable as $$ select org_o
 create function org_of(secret) returns text language sql stable as $$ select org_of_app($1.app_id) $$;
 create function org_of(secret_key) returns text language sql stable as $$ select org_of_app($1.app_id) $$;
 create function org_of(cluster) returns text language sql stable as $$ select $1.org_id $$;
+create function org_of(cluster_user) returns text language sql stable as $$
+  select org_id from cluster where id = $1.cluster_id $$;
 create function org_of(backup) returns text language sql stable as $$
   select org_id from cluster where id = $1.cluster_id $$;
 create function org_of(sandbox) returns text language sql stable as $$ select $1.org_id $$;
@@ -119,7 +122,7 @@ create function org_of(token) returns text language sql stable as $$ select $1.o
 create function org_of(network) returns text language sql stable as $$ select $1.org_id $$;
 create function org_of(org_image) returns text language sql stable as $$ select $1.org_id $$;
 
--- Whether the owner of a row exists. The deletion of an app or sandbox subtracts all that it owns at once.
+-- Whether the owner of a row exists. The deletion of an app, a cluster or a sandbox subtracts all that it owns at once.
 create function has_owner(anyelement) returns boolean language sql stable as $$ select true $$;
 create function has_app(app_id text) returns boolean language sql stable as $$
   select exists (select from app where id = app_id and state = 'active') $$;
@@ -131,13 +134,15 @@ create function has_owner(ip) returns boolean language sql stable as $$ select h
 create function has_owner(host) returns boolean language sql stable as $$ select has_app($1.app_id) $$;
 create function has_owner(secret) returns boolean language sql stable as $$ select has_app($1.app_id) $$;
 create function has_owner(secret_key) returns boolean language sql stable as $$ select has_app($1.app_id) $$;
+create function has_owner(cluster_user) returns boolean language sql stable as $$
+  select counts(cluster) from cluster where id = $1.cluster_id $$;
 create function has_owner(checkpoint) returns boolean language sql stable as $$
   select counts(sandbox) from sandbox where id = $1.sandbox_id $$;
 
 -- The argument is the name of the quota.
 create function count_row() returns trigger language plpgsql as $$
 declare
-  org text;
+  owner text;
   is_owned boolean;
   amount int := 0;
   gb int := 0;
@@ -149,13 +154,13 @@ begin
     if counts(old) then amount := amount - 1; gb := gb - coalesce(reserved_gb(old), 0); end if;
   end if;
   if amount = 0 and gb = 0 then return null; end if;
-  if tg_op = 'DELETE' then org := org_of(old); else org := org_of(new); end if;
-  if org is null then return null; end if; -- a root token, or the owner was deleted in the same transaction
-  perform lock_usage(org);
+  if tg_op = 'DELETE' then owner := org_of(old); else owner := org_of(new); end if;
+  if owner is null then return null; end if; -- a root token, or the owner was deleted in the same transaction
+  perform lock_usage(owner);
   if tg_op = 'DELETE' then is_owned := has_owner(old); else is_owned := has_owner(new); end if;
   if is_owned is not true then return null; end if;
-  perform add_usage(org, tg_argv[0], amount);
-  perform add_usage(org, 'disk_gb', gb);
+  perform add_usage(owner, tg_argv[0], amount);
+  perform add_usage(owner, 'disk_gb', gb);
   return null;
 end $$;
 
@@ -175,6 +180,8 @@ create constraint trigger secret_key_usage after insert or delete on secret_key
   deferrable initially deferred for each row execute function count_row('secrets');
 create constraint trigger cluster_usage after insert or delete or update of state, disk_size_gb on cluster
   deferrable initially deferred for each row execute function count_row('clusters');
+create constraint trigger cluster_user_usage after insert or delete on cluster_user
+  deferrable initially deferred for each row execute function count_row('database_users');
 create constraint trigger backup_usage after insert or delete or update of state on backup
   deferrable initially deferred for each row execute function count_row('backups');
 create constraint trigger sandbox_usage after insert or delete or update of state, storage_gb on sandbox
@@ -206,6 +213,8 @@ create view counted_usage as
     union all select org_id, app_usage.quota, amount from app_usage join app on app.id = app_id where state = 'active'
     union all select org_id, 'clusters', 1 from cluster where counts(cluster)
     union all select org_id, 'disk_gb', disk_size_gb from cluster where counts(cluster)
+    union all select org_id, 'database_users', 1 from cluster_user join cluster on cluster.id = cluster_id
+      where counts(cluster)
     union all select org_id, 'backups', 1 from backup join cluster on cluster.id = cluster_id where counts(backup)
     union all select org_id, 'sandboxes', 1 from sandbox where counts(sandbox)
     union all select org_id, 'disk_gb', storage_gb from sandbox where counts(sandbox)
@@ -254,39 +263,45 @@ end $$;
 create constraint trigger app_usage after update of state on app deferrable initially deferred
   for each row when (old.state = 'active' and new.state <> 'active') execute function subtract_app();
 
-create function subtract_checkpoints() returns trigger language plpgsql as $$
+create function subtract_owned() returns trigger language plpgsql as $$
 begin
   perform lock_usage(old.org_id);
-  perform add_usage(old.org_id, 'checkpoints',
-    -(select count(*) from checkpoint where sandbox_id = old.id and counts(checkpoint)));
+  if tg_table_name = 'sandbox' then
+    perform add_usage(old.org_id, 'checkpoints',
+      -(select count(*) from checkpoint where sandbox_id = old.id and counts(checkpoint)));
+  else
+    perform add_usage(old.org_id, 'database_users', -(select count(*) from cluster_user where cluster_id = old.id));
+  end if;
   return null;
 end $$;
-create constraint trigger sandbox_checkpoint_usage after update of state on sandbox deferrable initially deferred
-  for each row when (counts(old) and not counts(new)) execute function subtract_checkpoints();
+create constraint trigger cluster_owned_usage after update of state on cluster deferrable initially deferred
+  for each row when (counts(old) and not counts(new)) execute function subtract_owned();
+create constraint trigger sandbox_owned_usage after update of state on sandbox deferrable initially deferred
+  for each row when (counts(old) and not counts(new)) execute function subtract_owned();
 
 -- Boxes that are being removed have a slot for some seconds longer, and all organizations share 1,023 of them. Therefore an
 -- organization can have at most twice as many slots as machines and sandboxes, however fast it creates and deletes them.
 -- Fails with SQLSTATE BQ002, because waiting helps.
 create function count_slot() returns trigger language plpgsql as $$
 declare
-  org text;
+  owner text;
   total bigint;
   max bigint;
 begin
-  if tg_op = 'DELETE' then org := org_of(old); else org := org_of(new); end if;
-  perform lock_usage(org);
+  if tg_op = 'DELETE' then owner := org_of(old); else owner := org_of(new); end if;
+  perform lock_usage(owner);
   if tg_op <> 'DELETE' then
-    if new.slot is not null then perform add_usage(org, 'slots', 1); end if;
+    if new.slot is not null then perform add_usage(owner, 'slots', 1); end if;
   end if;
   if tg_op <> 'INSERT' then
-    if old.slot is not null then perform add_usage(org, 'slots', -1); end if;
+    if old.slot is not null then perform add_usage(owner, 'slots', -1); end if;
   end if;
   if tg_op = 'INSERT' then
-    select used into total from org_usage where org_id = org and quota = 'slots';
-    max := 2 * (quota_limit(org, 'machines') + quota_limit(org, 'sandboxes'));
+    select used into total from org_usage where org_id = owner and quota = 'slots';
+    max := 2 * (quota_limit(owner, 'machines') + quota_limit(owner, 'sandboxes'));
     if total > max then
-      raise exception 'slots of organization % exceeded', org using errcode = 'BQ002',
-        detail = json_build_object('organization', (select slug from org where id = org), 'quota', 'slots',
+      raise exception 'slots of organization % exceeded', owner using errcode = 'BQ002',
+        detail = json_build_object('organization', (select slug from org where id = owner), 'quota', 'slots',
           'limit', max, 'used', total - 1, 'asked', 1)::text;
     end if;
   end if;

@@ -1,8 +1,8 @@
 import { firstOrg } from '../model/account/org.ts'
 import { type QuotaLimits, standardQuotas } from '../model/account/quota.ts'
 import { hashToken } from '../model/account/token.ts'
-import { putQuotaDefaults } from '../store/account/quota.ts'
 import { insertOrgOnce } from '../store/account/org.ts'
+import { putQuotaDefaults } from '../store/account/quota.ts'
 import { putRootToken } from '../store/account/token.ts'
 import type { Db } from '../store/db.ts'
 

@@ -30,7 +30,7 @@ export interface ErrorDetails {
   /** The limit that was exceeded; `windowSeconds` is 0 unless the limit is a rate. */
   limit?: { max: number; windowSeconds: number }
   /** The quota of the organization that the request would have exceeded. */
-  excess?: { quota: string; limit: number; used: number }
+  excess?: { organization: string; quota: string; limit: number; used: number }
   /** The methods the path supports, for the Allow header of a 405. */
   allow?: string
   cause?: unknown

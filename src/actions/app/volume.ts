@@ -116,7 +116,7 @@ export async function createSnapshot(ctx: Context, appName: string, id: string):
   await change(ctx, appName, id, async (tx, volume) => {
     if (volume.state !== 'created') throw precondition(`volume ${id} is ${volume.state}`)
     const snapshotId = `vs_${newId()}`
-    if (!(await insertSnapshot(tx, snapshotId, volume, volume.sizeGb * gigabyte))) {
+    if (!(await insertSnapshot(tx, snapshotId, volume, volume.sizeGb * gigabyte, true))) {
       throw conflict(`a snapshot of volume ${id} is in progress`)
     }
     await enqueue(tx, 'snapshot', snapshotId)

@@ -36,7 +36,13 @@ export const SandboxProblem = Type.Object(
 export function problemBody(area: Area, error: BerthError): Record<string, unknown> {
   const { status, fields } = error.details
   if (area === 'sandbox')
-    return { error: status ?? error.code, message: error.message, ...fields, ...excessFields(error), ...limitFields(error) }
+    return {
+      error: status ?? error.code,
+      message: error.message,
+      ...fields,
+      ...excessFields(error),
+      ...limitFields(error),
+    }
   return { error: error.message, ...(status ? { status } : {}), ...fields }
 }
 

@@ -21,6 +21,7 @@ export const quotaTable = {
   networks: { standard: 50, about: 'private networks; one is created for each network name in use, for good' },
   hostnames: { standard: 500, about: 'custom host names of apps, with their certificates' },
   clusters: { standard: 20, about: 'Postgres clusters; restored ones count, drills do not' },
+  database_users: { standard: 1000, about: 'users of clusters that were created over the API' },
   backups: { standard: 200, about: 'backups of clusters that were asked for; scheduled ones do not count' },
   sandboxes: { standard: 100, about: 'sandboxes' },
   checkpoints: { standard: 1000, about: 'checkpoints of sandboxes; automatic ones do not count' },
@@ -121,7 +122,7 @@ export function quotaExceeded({ organization, quota, limit, used, asked }: Exces
   return invalid(
     `quota ${quota} exceeded: organization ${organization} uses ${used} of ${limit}${more}; ` +
       'delete what is not needed, or ask the operator of the platform to raise the quota',
-    { status: quotaExceededStatus, excess: { quota, limit, used } },
+    { status: quotaExceededStatus, excess: { organization, quota, limit, used } },
   )
 }
 

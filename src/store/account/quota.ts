@@ -60,6 +60,27 @@ export async function findSocketLimit(db: Pick<Db, 'read'>, tokenHash: Buffer): 
   return row
 }
 
+/** Whether the quota of its organization lets a volume grow by so much. */
+export async function mayVolumeGrow(db: Query, volumeId: string, gb: number): Promise<boolean> {
+  const { rows } = await db.query<{ fits: boolean }>(
+    `select coalesce(used + $2 <= quota_limit(org_id, quota), true) as fits from volume
+       join org_usage on org_id = org_of(volume) and quota = 'disk_gb'
+     where volume.id = $1`,
+    [volumeId, gb],
+  )
+  return rows[0]?.fits ?? true
+}
+
+/** Forgets the images that nothing uses and nothing was created with for so long, so that they no longer count. */
+export async function removeUnusedImages(db: Query, afterMs: number): Promise<void> {
+  await db.query(
+    `delete from org_image where used_at < now() - interval '1 millisecond' * $1 and (org_id, reference) not in (
+       select org_id, config ->> 'image' from machine join app on app.id = app_id where counts(machine)
+       union all select org_id, image ->> 'reference' from sandbox where counts(sandbox) and image is not null)`,
+    [afterMs],
+  )
+}
+
 /** Reports an exceeded quota now instead of when the transaction is committed. */
 export async function checkQuotas(tx: Tx): Promise<void> {
   await translatingErrors(tx.query('set constraints all immediate'))
