@@ -1,4 +1,4 @@
-import { tooManySockets } from '../model/account/quota.ts'
+import { type OrgQuotas, tooManySockets } from '../model/account/quota.ts'
 import { findSocketLimit } from '../store/account/quota.ts'
 import type { Db } from '../store/db.ts'
 
@@ -36,4 +36,11 @@ export function createOpenConnections(): OpenConnections {
     },
     count,
   }
+}
+
+/** Adds the number of open connections, which the database does not have. */
+export function withConnections(connections: OpenConnections, organization: OrgQuotas): OrgQuotas {
+  const { orgId, quotas } = organization
+  const used = connections.count(orgId)
+  return { ...organization, quotas: quotas.map((quota) => (quota.name === 'sockets' ? { ...quota, used } : quota)) }
 }

@@ -107,6 +107,12 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       if (made.status !== 201) throw new Error(`create organization: ${JSON.stringify(made.body)}`)
     },
 
+    /** For tests that create more than an organization may have. */
+    async setQuotas(limits: Record<string, number | string>, orgSlug = 'personal') {
+      const changed = await platform.call('PATCH', `/v1/orgs/${orgSlug}/quotas`, { body: limits })
+      if (changed.status !== 200) throw new Error(`set quotas: ${JSON.stringify(changed.body)}`)
+    },
+
     async createToken(kind: string, orgSlug: string, extra: object = {}): Promise<string> {
       const made = await platform.call('POST', '/v1/tokens', { body: { kind, org_slug: orgSlug, ...extra } })
       if (made.status !== 201) throw new Error(`create token: ${JSON.stringify(made.body)}`)

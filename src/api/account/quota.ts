@@ -1,7 +1,8 @@
 import { Type } from 'typebox'
 import { changeQuotas, getQuotas, listVisibleQuotas } from '../../actions/account/quota.ts'
+import { withConnections } from '../../live/connection.ts'
 import type { LiveContext } from '../../live/context.ts'
-import { type OrgQuotas, type Quota, quotaNames, quotaTable, SetQuotas } from '../../model/account/quota.ts'
+import { type OrgQuotas, quotaNames, quotaTable, SetQuotas } from '../../model/account/quota.ts'
 import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
 
@@ -73,14 +74,14 @@ export const quotaRoutes: Route[] = [
   }),
 ]
 
-function quotasView({ connections }: LiveContext, { orgId, slug, quotas }: OrgQuotas) {
-  const usedOf = ({ name, used }: Quota) => (name === 'sockets' ? connections.count(orgId) : used)
+function quotasView({ connections }: LiveContext, organization: OrgQuotas) {
+  const { slug, quotas } = withConnections(connections, organization)
   return {
     organization: slug,
     quotas: quotas.map((quota) => ({
       name: quota.name,
       limit: quota.limit,
-      used: usedOf(quota),
+      used: quota.used,
       is_default: !quota.isOwn,
       description: quotaTable[quota.name].about,
     })),

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, test } from 'vitest'
 import { quotaNames, quotaTable } from '../../../src/model/account/quota.ts'
 import { type CallOptions, type Method, type Reply, usePlatform } from '../../support/platform.ts'
+import { makePair } from '../../support/tls.ts'
 
 const platform = usePlatform()
 const { call, callSandbox } = platform
@@ -109,6 +110,8 @@ const kinds: Kind[] = [
   {
     quota: 'hostnames',
     prepare: async () => {
+      const { cert, key } = makePair('*.example.com')
+      platform.fake.certificate = { fullchain: cert, privateKey: key }
       const app = await appWith()
       return () =>
         asOrg('POST', `/v1/apps/${app}/certificates/acme`, { body: { hostname: `${fresh('h')}.example.com` } })

@@ -490,6 +490,7 @@ describe('a restore', () => {
   })
 
   test('converges, whichever driver call fails', async () => {
+    await platform.setQuotas({ clusters: 'unlimited' })
     const attempt = async (name: string, broken: number) => {
       const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z', name })).body.data.id
       // Only the new cluster is processed, so that all counted calls belong to it.
