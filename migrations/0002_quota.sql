@@ -42,6 +42,9 @@ alter table snapshot add requested boolean not null default false;
 -- Expired tokens do not count. They are marked when the organization creates another token.
 alter table token add expired boolean not null default false;
 
+-- Deleted volumes are kept for a day, as long as they take no more space than the organization may reserve.
+create index volume_pending on volume (app_id) where state = 'pending_destroy';
+
 create function quota_limit(owner text, name text) returns bigint language sql stable as $$
   select case when own.org_id is null then standard.max else own.max end
   from quota_default standard left join org_quota own on own.org_id = owner and own.quota = standard.quota

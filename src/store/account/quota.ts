@@ -71,6 +71,19 @@ export async function mayVolumeGrow(db: Query, volumeId: string, gb: number): Pr
   return rows[0]?.fits ?? true
 }
 
+/** Whether the deleted volumes of its organization would, with this one, take no more space than it may reserve. */
+export async function mayKeepVolume(db: Query, volumeId: string): Promise<boolean> {
+  const { rows } = await db.query<{ fits: boolean }>(
+    `select coalesce(deleted.size_gb + (
+         select coalesce(sum(kept.size_gb), 0) from app join volume kept on kept.app_id = app.id
+         where app.org_id = org_of(deleted) and kept.state = 'pending_destroy')
+       <= quota_limit(org_of(deleted), 'disk_gb'), true) as fits
+     from volume deleted where id = $1`,
+    [volumeId],
+  )
+  return rows[0]?.fits ?? true
+}
+
 /** Forgets the images that nothing uses and nothing was created with for so long, so that they no longer count. */
 export async function removeUnusedImages(db: Query, afterMs: number): Promise<void> {
   await db.query(

@@ -98,6 +98,21 @@ describe('disk_gb', () => {
   })
 })
 
+test('deleted volumes are kept for a day only while they fit into disk_gb', async () => {
+  await platform.setQuotas({ disk_gb: 10 })
+  const ids: string[] = []
+  for (let i = 0; i < 3; i++) {
+    const made = await createVolume({ size_gb: 5 })
+    expect(made.status).toBe(200)
+    ids.push(made.body.id)
+    await platform.sql(`update volume set state = 'created' where id = $1`, [made.body.id])
+    await call('DELETE', `/v1/apps/shop/volumes/${made.body.id}`)
+  }
+  const rows = await platform.sql('select id, state from volume')
+  const states = ids.map((id) => rows.find((row) => row.id === id)?.state)
+  expect(states).toEqual(['pending_destroy', 'pending_destroy', 'destroying'])
+})
+
 describe('deleting frees a quota at once:', () => {
   test('a machine, a volume, a cluster and a sandbox', async () => {
     await platform.setQuotas({ machines: 1, volumes: 1, clusters: 1, sandboxes: 1 })

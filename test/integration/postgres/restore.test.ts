@@ -506,6 +506,24 @@ describe('a restore', () => {
   }, 120_000)
 })
 
+test('a restore, a fork and an undelete count as clusters', async () => {
+  await platform.setQuotas({ clusters: 1 })
+  const post = (path: string, body: object = {}) => platform.call('POST', `/v1/postgres/${source}/${path}`, { body })
+  const refusal = { status: 422, body: { error: expect.stringContaining('quota clusters exceeded') } }
+  expect(await post('restore', { pitr_time: '2026-11-01T11:00:00Z' })).toMatchObject(refusal)
+  expect(await post('fork')).toMatchObject(refusal)
+  expect(await platform.sql('select 1 from restore union all select 1 from pin')).toEqual([])
+  await platform.call('DELETE', `/v1/postgres/${source}`)
+  const other = { org_slug: 'personal', plan: 'basic', name: 'other' }
+  expect((await platform.call('POST', '/v1/postgres', { body: other })).status).toBe(201)
+  await until(async () => {
+    await platform.sql(`update work set run_at = now(), leased_until = null`)
+    await platform.turn()
+    return (await platform.sql(`select 1 from cluster where state = 'deleted'`)).length === 1
+  })
+  expect(await post('undelete')).toMatchObject(refusal)
+})
+
 describe('the backup and WAL of a restore', () => {
   test('are not removed while it runs or before the new cluster has its own backup', async () => {
     const id = (await restore({ backup_id: '20261101-095900F' })).body.data.id

@@ -505,8 +505,8 @@ describe('running', () => {
           slug: 'personal',
           sprites_enabled: true,
           active_sprites: ['b'],
-          max_sprites: 1023,
-          active_sprite_limit: 1023,
+          max_sprites: 100,
+          active_sprite_limit: 100,
         },
       },
     })
