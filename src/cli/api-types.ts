@@ -480,6 +480,7 @@ export interface Quotas {
       | 'images'
       | 'disk_gb'
       | 'tokens'
+      | 'commands'
       | 'sockets'
     limit: number | null
     used: number

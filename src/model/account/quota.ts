@@ -28,6 +28,7 @@ export const quotaTable = {
   images: { standard: 200, about: 'image references of machines and sandboxes, until the host may forget the image' },
   disk_gb: { standard: 2000, about: 'disk that clusters, volumes and sandboxes reserve, in GB' },
   tokens: { standard: 500, about: 'tokens that are neither revoked nor expired' },
+  commands: { standard: 500, about: 'commands that run in sandboxes, with or without a connection' },
   sockets: { standard: 500, about: 'open WebSockets, streams and requests that wait, of all tokens together' },
 } as const satisfies Record<string, QuotaRow>
 
@@ -139,17 +140,20 @@ export function tooManyRemovals({ organization, limit, used }: Excess): BerthErr
   )
 }
 
-/** A socket may be closed at any time, and nothing tells when. */
-const socketRetrySeconds = 1
+/** Quotas of what exists only as long as the control plane runs. */
+export type LiveQuota = 'sockets' | 'commands'
 
-export function tooManySockets(organization: string, limit: number): BerthError {
+/** A socket or a command may end at any time, and nothing tells when. */
+const liveRetrySeconds = 1
+
+export function tooManyOpen(quota: LiveQuota, organization: string, limit: number): BerthError {
   return new BerthError(
     'rate_limited',
-    `quota sockets exceeded: organization ${organization} uses ${limit} of ${limit} WebSockets, streams and waiting ` +
-      'requests; close some, or ask the operator of the platform to raise the quota',
+    `quota ${quota} exceeded: organization ${organization} uses ${limit} of ${limit}; end some, or ask the operator of ` +
+      'the platform to raise the quota',
     {
       status: quotaExceededStatus,
-      retryAfterSeconds: socketRetrySeconds,
+      retryAfterSeconds: liveRetrySeconds,
       limit: { max: limit, windowSeconds: 0 },
     },
   )

@@ -42,7 +42,7 @@ function inOrder(quotas: Quota[]): Quota[] {
   return quotaNames.flatMap((name) => quotas.find((quota) => quota.name === name) ?? [])
 }
 
-export interface SocketLimit {
+export interface OrgLimit {
   orgId: string
   slug: string
   /** Null means unlimited. */
@@ -50,14 +50,23 @@ export interface SocketLimit {
 }
 
 /** Undefined for a root token, which belongs to no organization, and for one that is not valid. */
-export async function findSocketLimit(db: Pick<Db, 'read'>, tokenHash: Buffer): Promise<SocketLimit | undefined> {
-  const [row] = await db.read<SocketLimit>({
+export async function findSocketLimit(db: Pick<Db, 'read'>, tokenHash: Buffer): Promise<OrgLimit | undefined> {
+  const [row] = await db.read<OrgLimit>({
     name: 'find-socket-limit',
     text: `select org.id as "orgId", org.slug, quota_limit(org.id, 'sockets') as limit
            from token join org on org.id = token.org_id where hash = $1`,
     values: [tokenHash],
   })
   return row
+}
+
+export async function getOrgLimit(db: Pick<Db, 'read'>, orgId: string, name: QuotaName): Promise<OrgLimit> {
+  const [row] = await db.read<OrgLimit>({
+    name: 'get-org-limit',
+    text: 'select id as "orgId", slug, quota_limit(id, $2) as limit from org where id = $1',
+    values: [orgId, name],
+  })
+  return row!
 }
 
 /** Whether the quota of its organization lets a volume grow by so much. */

@@ -90,7 +90,7 @@ describe.each([
     expect(JSON.parse(refused.body)).toMatchObject({
       error: 'quota_exceeded',
       message:
-        'quota sockets exceeded: organization acme uses 2 of 2 WebSockets, streams and waiting requests; close some, or ask the operator of the platform to raise the quota',
+        'quota sockets exceeded: organization acme uses 2 of 2; end some, or ask the operator of the platform to raise the quota',
       limit: 2,
       current_count: 2,
     })
