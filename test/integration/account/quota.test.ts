@@ -178,3 +178,65 @@ test('the defaults of machines and sandboxes leave room for other organizations'
   const slots = 1023
   expect(4 * (quotaTable.machines.standard + quotaTable.sandboxes.standard)).toBeLessThan(slots)
 })
+
+/** What limits the rows of each table that an organization can fill. A new table needs an entry, and so a limit. */
+const bounds: Record<string, string> = {
+  app: 'quota apps',
+  attachment: 'one per cluster and app',
+  attachment_secret: 'quota secrets',
+  archive: 'few per cluster',
+  backup: 'quota backups, and one scheduled per interval',
+  box_slot: 'its primary key, and twice the quotas machines and sandboxes per organization',
+  certificate: 'two per host name',
+  checkpoint: 'quota checkpoints, and few automatic ones per sandbox',
+  cluster: 'quota clusters',
+  cluster_port: 'two per cluster',
+  cluster_user: 'quota database_users',
+  drill: 'one at a time per cluster',
+  event: 'one per change of a state; the rate of changes is limited by BERTH_RATE_LIMIT',
+  host: 'quota hostnames',
+  idempotency: 'removed after a day; the rate is limited by BERTH_RATE_LIMIT',
+  ip: 'quota addresses',
+  machine: 'quota machines; destroyed ones are removed after an hour',
+  machine_check: 'a few per machine',
+  machine_event: '100 per machine',
+  machine_load: 'one per machine and edge worker',
+  machine_version: '100 per machine',
+  migration: 'the platform',
+  network: 'quota networks',
+  network_policy: '100 per app',
+  org: 'only root tokens create organizations',
+  org_image: 'quota images',
+  org_quota: 'one per organization and quota',
+  org_usage: 'one per organization and quota',
+  pin: 'few per cluster',
+  quota_default: 'the platform',
+  release: '100 per app',
+  released_ip: 'the 100,000 that were released last',
+  restore: 'one per cluster',
+  sample: 'one per cluster and minute of the recovery window',
+  sandbox: 'quota sandboxes',
+  secret: 'quota secrets',
+  secret_key: 'quota secrets',
+  service: '100 per sandbox',
+  snapshot: 'quota snapshots, and one scheduled per day',
+  task: '100 per sandbox',
+  token: 'quota tokens',
+  volume: 'quota volumes',
+  work: 'one per resource',
+}
+
+test('every table has a limit, and every quota that a table names is counted by a trigger on it', async () => {
+  const tables = await platform.sql(`select tablename as name from pg_tables where schemaname = 'public' order by name`)
+  expect(tables.map(({ name }) => name).filter((name) => !(name in bounds))).toEqual([])
+  const rows = await platform.sql(
+    `select tgrelid::regclass::text as name, string_agg(pg_get_triggerdef(oid), ';') as text from pg_trigger group by 1`,
+  )
+  const triggers = new Map(rows.map(({ name, text }) => [name, text]))
+  const uncounted = Object.entries(bounds).filter(([table, bound]) => {
+    const quota = /^quota (\w+)/.exec(bound)?.[1]
+    if (quota === undefined || table === 'app' || table === 'attachment_secret') return false
+    return !triggers.get(table)?.includes(`count_row('${quota}')`)
+  })
+  expect(uncounted).toEqual([])
+})
