@@ -193,6 +193,7 @@ const bounds: Record<string, string> = {
   cluster_port: 'two per cluster',
   cluster_user: 'quota database_users',
   drill: 'one at a time per cluster',
+  edge_request: 'one per command and resource',
   event: 'one per change of a state; the rate of changes is limited by BERTH_RATE_LIMIT',
   host: 'quota hostnames',
   idempotency: 'removed after a day; the rate is limited by BERTH_RATE_LIMIT',
