@@ -32,6 +32,11 @@ export interface Platform {
   environment: Record<string, string>
 }
 
+function quotaList(): string {
+  const names = ['apps', 'machines', 'volumes', 'sandboxes', 'clusters', 'disk_gb', 'commands', 'sockets']
+  return names.map((name) => `${name}=unlimited`).join(',')
+}
+
 export async function openPlatform(scope: Scope, parent = tmpdir()): Promise<Platform> {
   const home = mkdtempSync(join(parent, 'berth-bench-'))
   scope.defer(() => rmSync(home, { recursive: true, force: true }))
@@ -46,6 +51,8 @@ export async function openPlatform(scope: Scope, parent = tmpdir()): Promise<Pla
     BERTH_EDGE_LISTEN: '127.0.0.1:0',
     // The registry of the benchmarks listens on loopback.
     BERTH_OUTBOUND_ALLOW: '127.0.0.1',
+    // One organization creates everything that is measured.
+    BERTH_QUOTAS: quotaList(),
   }
   const log = join(home, 'bench.log')
   let child: ChildProcess | undefined

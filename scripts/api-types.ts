@@ -46,6 +46,7 @@ const platformSchemas = [
   'PostgresExtension',
   'PostgresLog',
   'PostgresUser',
+  'QuotasList',
   'SecretList',
   'Snapshot',
   'TokenList',

@@ -1,11 +1,18 @@
 import { firstOrg } from '../model/account/org.ts'
+import { type QuotaLimits, standardQuotas } from '../model/account/quota.ts'
 import { hashToken } from '../model/account/token.ts'
 import { insertOrgOnce } from '../store/account/org.ts'
+import { putQuotaDefaults } from '../store/account/quota.ts'
 import { putRootToken } from '../store/account/token.ts'
 import type { Db } from '../store/db.ts'
 
-/** Creates the organization `personal` and the root token. */
-export async function prepareFirstUse(db: Db, rootToken: string): Promise<void> {
+/** Creates the organization `personal` and the root token, and stores the default quotas, at every start. */
+export async function prepareFirstUse(
+  db: Db,
+  rootToken: string,
+  quotas: QuotaLimits = standardQuotas(),
+): Promise<void> {
+  await putQuotaDefaults(db, quotas)
   await insertOrgOnce(db, firstOrg, 'Personal')
   await putRootToken(db, hashToken(rootToken))
 }

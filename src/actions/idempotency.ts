@@ -4,6 +4,7 @@
 import { createHash } from 'node:crypto'
 import { BerthError, badRequest, conflict, invalid } from '../model/errors.ts'
 import { seal, unseal } from '../model/seal.ts'
+import { checkQuotas } from '../store/account/quota.ts'
 import { type Db, joinTransaction, type Query } from '../store/db.ts'
 import { findAnswer, lockKey, putAnswer, type RequestKey, type StoredAnswer } from '../store/idempotency.ts'
 import { type Context, requireToken } from './context.ts'
@@ -45,7 +46,12 @@ function runInTransaction(ctx: Context, asked: Asked): Promise<Answer> {
     if (!known && !(await lockKey(tx, asked.key))) throw stillRunning()
     const first = known ?? (await findAnswer(tx, asked.key)) // a concurrent request may just have finished
     if (first) return repeated(ctx, asked, first)
-    const change = () => joinTransaction(tx).transaction((inner) => asked.change(joinTransaction(inner)))
+    const change = () =>
+      joinTransaction(tx).transaction(async (inner) => {
+        const answer = await asked.change(joinTransaction(inner))
+        await checkQuotas(inner) // the refusal is stored like any other
+        return answer
+      })
     const answer = await attempt(change, asked.refusalOf)
     await keep(ctx, tx, asked, answer)
     return answer

@@ -2,3 +2,4 @@
 
 export const readOnly = 'The token may only read.'
 export const noOrganization = 'The organization is unknown or not visible to this token.'
+export const overQuota = 'A quota of the organization would be exceeded.'

@@ -1,4 +1,5 @@
 import { orgRoutes } from './account/org.ts'
+import { quotaRoutes } from './account/quota.ts'
 import { regionRoutes } from './account/region.ts'
 import { tokenRoutes } from './account/token.ts'
 import { tokenCheckRoutes } from './account/token-check.ts'
@@ -66,6 +67,7 @@ export const platformRoutes: Route[] = [
   ...ipRoutes,
   ...networkPolicyRoutes,
   ...orgRoutes,
+  ...quotaRoutes,
   ...tokenRoutes,
   ...tokenCheckRoutes,
   ...identityRoutes,

@@ -464,6 +464,39 @@ export interface PostgresUser {
   role: 'schema_admin' | 'writer' | 'reader'
 }
 
+export interface Quotas {
+  organization: string
+  quotas: {
+    name:
+      | 'apps'
+      | 'machines'
+      | 'volumes'
+      | 'snapshots'
+      | 'secrets'
+      | 'addresses'
+      | 'networks'
+      | 'hostnames'
+      | 'clusters'
+      | 'database_users'
+      | 'backups'
+      | 'sandboxes'
+      | 'checkpoints'
+      | 'images'
+      | 'disk_gb'
+      | 'tokens'
+      | 'commands'
+      | 'sockets'
+    limit: number | null
+    used: number
+    is_default: boolean
+    description: string
+  }[]
+}
+
+export interface QuotasList {
+  organizations: Quotas[]
+}
+
 export interface RecoveryWindow {
   earliest: string
   latest: string

@@ -12,6 +12,7 @@ import type { PlatformSettings } from '../model/settings.ts'
 import type { MachineFeed } from '../store/app/machine-feed.ts'
 import type { Db } from '../store/db.ts'
 import type { SandboxFeed } from '../store/sandbox/feed.ts'
+import type { OpenConnections } from './connection.ts'
 import type { ExecSessions } from './sandbox/exec-sessions.ts'
 
 /** The caller, and everything that request handlers need which ask drivers. No transaction is open. */
@@ -35,6 +36,8 @@ export interface LiveContext {
   /** True where machines can have private networks. */
   hasPrivateNetworks(): Promise<boolean>
   sessions: ExecSessions
+  /** Counts what callers keep open. */
+  connections: OpenConnections
   /** The last log lines of a cluster's server, oldest first. */
   readClusterLog(id: string, lines: number): string[]
   /** The CA certificate that clients verify clusters with, as PEM. */

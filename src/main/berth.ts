@@ -2,6 +2,7 @@
 import { createInterface } from 'node:readline/promises'
 import { Command } from 'commander'
 import { addOrgCommands } from '../cli/account/org.ts'
+import { addQuotaCommands } from '../cli/account/quota.ts'
 import { addTokenCommands } from '../cli/account/token.ts'
 import { addAppCommands } from '../cli/app/app.ts'
 import { addCertificateCommands } from '../cli/app/certificate.ts'
@@ -75,6 +76,7 @@ Exit codes: 0 success, 1 refused or failed, 2 usage error, 130 interrupted.`,
     setExitCode,
   })
   addOrgCommands(program, cli)
+  addQuotaCommands(program, cli)
   addTokenCommands(program, cli)
   program.commandsGroup('Platform:')
   addLifecycleCommands(program, cli)

@@ -2,6 +2,7 @@
 
 import { resolve } from 'node:path'
 import type { AllowedTarget } from '../drivers/network/outbound-address.ts'
+import type { QuotaLimits } from '../model/account/quota.ts'
 import { isLoopback } from '../model/network.ts'
 import { settings } from './setting.ts'
 import {
@@ -18,6 +19,7 @@ import {
   readPath,
   readPools,
   readPortRange,
+  readQuotas,
   readSwitch,
 } from './setting-value.ts'
 
@@ -48,6 +50,8 @@ export interface Config {
   /** Allows listening beyond loopback without TLS. */
   insecure: boolean
   rateLimit: boolean
+  /** The quotas of organizations without their own. */
+  quotas: QuotaLimits
   regions: string[] | null
   /** Address ranges for apps; null: the default ranges of the home. */
   ipPools: string[] | null
@@ -99,6 +103,7 @@ export function readConfig(environment: Environment = process.env): Config {
     tls: combineTls(read('BERTH_TLS_CERT', readPath), read('BERTH_TLS_KEY', readPath)),
     insecure: read('BERTH_INSECURE', readSwitch),
     rateLimit: read('BERTH_RATE_LIMIT', readSwitch),
+    quotas: read('BERTH_QUOTAS', readQuotas),
     regions: read('BERTH_REGIONS', readList),
     ipPools: read('BERTH_IP_POOLS', readPools),
     outboundAllow: read('BERTH_OUTBOUND_ALLOW', readAllowedTargets),

@@ -73,7 +73,7 @@ export async function openControlPlane(config: Config): Promise<ControlPlane> {
   const db = openDatabase(databaseConfig)
   const migrations = await migrate(db)
   if (migrations.length > 0) log.info({ migrations }, 'migrated the state database')
-  await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText))
+  await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText), config.quotas)
   const workDb = openDatabase(databaseConfig)
   const world = openWorld(config, home, supervisor, workDb, log)
   return { config, home, supervisor, databaseConfig, db, workDb, world, log }

@@ -3,6 +3,7 @@
 import { isIP, isIPv4 } from 'node:net'
 import { resolve } from 'node:path'
 import { type AllowedTarget, parseAllowedTarget } from '../drivers/network/outbound-address.ts'
+import { parseQuotas, type QuotaLimits } from '../model/account/quota.ts'
 import { parsePools } from '../model/app/ip.ts'
 import { parseDuration } from '../model/duration.ts'
 
@@ -72,6 +73,14 @@ export function readNameServers(name: string, value: string): string[] {
   const wrong = servers.find((server) => !isServer(server))
   if (wrong === undefined) return servers
   throw new Error(`${name} must be a list of addresses such as 9.9.9.9 or [2620:fe::fe]:53, not "${wrong}"`)
+}
+
+export function readQuotas(name: string, value: string): QuotaLimits {
+  try {
+    return parseQuotas(value)
+  } catch (error) {
+    throw new Error(`${name} must be a list such as clusters=5,disk_gb=unlimited; ${(error as Error).message}`)
+  }
 }
 
 export function readPortRange(name: string, value: string): { first: number; last: number } {

@@ -35,6 +35,11 @@ export const settings: Setting[] = [
   { name: 'BERTH_TLS_KEY', fallback: '', about: 'key file for the listeners' },
   { name: 'BERTH_INSECURE', fallback: 'off', about: 'on: listen beyond loopback without TLS' },
   { name: 'BERTH_RATE_LIMIT', fallback: 'off', about: 'on: 1/s burst 3 per action and object, 5/s burst 10 for reads' },
+  {
+    name: 'BERTH_QUOTAS',
+    fallback: '',
+    about: 'default quotas of organizations such as clusters=5,disk_gb=unlimited; see berth quotas list',
+  },
   { name: 'BERTH_REGIONS', fallback: '', about: 'comma list of region codes; any well-formed one when unset' },
   {
     name: 'BERTH_IP_POOLS',

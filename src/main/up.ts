@@ -18,6 +18,7 @@ import { findPrivateNetworkProblem } from '../drivers/network/private.ts'
 import { clusterPaths } from '../drivers/postgres/paths.ts'
 import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
 import { hasPostgis } from '../drivers/postgres/toolchain/tools.ts'
+import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
 import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sessions.ts'
 import { defaultPools } from '../model/app/ip.ts'
@@ -54,6 +55,7 @@ export async function up(config: Config): Promise<void> {
   const certificate = startCertificateRenewal(controlPlane)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
+  const connections = createOpenConnections()
   let apiUrl = ''
   const settings = {
     ...settingsOf(config, controlPlane.home, edge.port),
@@ -61,7 +63,7 @@ export async function up(config: Config): Promise<void> {
     privateNetworkGap: await findPrivateNetworkProblem(),
     clusterGap: await findClusterGap(),
   }
-  const parts = { metrics, sandboxChanges, machineChanges, sessions, settings }
+  const parts = { metrics, sandboxChanges, machineChanges, sessions, connections, settings }
   const servers = {
     platform: openServer(controlPlane, parts, 'platform'),
     sandbox: openServer(controlPlane, parts, 'sandbox'),
@@ -114,11 +116,12 @@ interface ServerParts {
   sandboxChanges: SandboxFeed
   machineChanges: MachineFeed
   sessions: ExecSessions
+  connections: OpenConnections
   settings: PlatformSettings
 }
 
 function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area): FastifyInstance {
-  const { metrics, sandboxChanges, machineChanges, sessions, settings } = parts
+  const { metrics, sandboxChanges, machineChanges, sessions, connections, settings } = parts
   const { config, db, world, log } = controlPlane
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
@@ -131,6 +134,7 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
       sandboxFeed: sandboxChanges,
       machineFeed: machineChanges,
       sessions,
+      connections,
       settings,
     },
     log: log.child({ area }),

@@ -29,6 +29,8 @@ export interface ErrorDetails {
   retryAfterSeconds?: number
   /** The limit that was exceeded; `windowSeconds` is 0 unless the limit is a rate. */
   limit?: { max: number; windowSeconds: number }
+  /** The quota of the organization that the request would have exceeded. */
+  excess?: { organization: string; quota: string; limit: number; used: number }
   /** The methods the path supports, for the Allow header of a 405. */
   allow?: string
   cause?: unknown

@@ -110,7 +110,7 @@ export function joinTransaction(tx: Tx): Db {
         return result
       } catch (err) {
         await tx.query('rollback to savepoint inner_change')
-        throw err
+        throw translateError(err)
       }
     },
   }

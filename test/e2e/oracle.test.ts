@@ -8,7 +8,8 @@ import { until } from '../support/until.ts'
 const targetCount = Number(process.env.BERTH_SOAK_TARGETS ?? 12)
 const writeSeconds = Number(process.env.BERTH_SOAK_SECONDS ?? 4)
 
-const berth = new Berth()
+// With `make soak` it has more clusters at a time than an organization may have by default.
+const berth = new Berth({ BERTH_QUOTAS: 'clusters=unlimited,disk_gb=unlimited' })
 beforeAll(() => berth.up())
 afterAll(() => berth.destroy())
 

@@ -7,6 +7,7 @@ import type { ServerOptions } from '../../src/api/http/options.ts'
 import { buildServer } from '../../src/api/http/server.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../../src/api/routes.ts'
 import type { BoxDriver } from '../../src/drivers/box/driver.ts'
+import { createOpenConnections } from '../../src/live/connection.ts'
 import { createExecSessions, type ExecSessions } from '../../src/live/sandbox/exec-sessions.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
 import { runNextStep } from '../../src/reconcile/loop.ts'
@@ -106,6 +107,12 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       if (made.status !== 201) throw new Error(`create organization: ${JSON.stringify(made.body)}`)
     },
 
+    /** For tests that create more than an organization may have. */
+    async setQuotas(limits: Record<string, number | string>, orgSlug = 'personal') {
+      const changed = await platform.call('PATCH', `/v1/orgs/${orgSlug}/quotas`, { body: limits })
+      if (changed.status !== 200) throw new Error(`set quotas: ${JSON.stringify(changed.body)}`)
+    },
+
     async createToken(kind: string, orgSlug: string, extra: object = {}): Promise<string> {
       const made = await platform.call('POST', '/v1/tokens', { body: { kind, org_slug: orgSlug, ...extra } })
       if (made.status !== 201) throw new Error(`create token: ${JSON.stringify(made.body)}`)
@@ -151,6 +158,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
         sandboxFeed: feed,
         machineFeed: machineChanges,
         sessions,
+        connections: createOpenConnections(),
         settings,
       },
       log: pino({ level: 'silent' }),

@@ -14,6 +14,7 @@ import {
 } from '../../model/app/volume.ts'
 import { BerthError, conflict, invalid, notFound } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
+import { mayKeepVolume } from '../../store/account/quota.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
 import {
   findSource,
@@ -101,14 +102,18 @@ export async function extendVolume(ctx: Context, appName: string, id: string, si
   return { volume, isInUse }
 }
 
-/** The volume is kept for a day. One that was never ready is removed immediately. */
+/**
+ * The volume is kept for a day. One that was never ready is removed immediately, and so is one that would make deleted
+ * volumes take more space than the organization may reserve.
+ */
 export function deleteVolume(ctx: Context, appName: string, id: string): Promise<Volume> {
   return change(ctx, appName, id, async (tx, volume) => {
     if (volume.machineId !== null) {
       throw precondition(`volume ${id} is attached to machine ${volume.machineId}; destroy the machine first`)
     }
     if (volume.state === 'pending_destroy' || volume.state === 'destroying') return
-    await transition(tx, 'volume', volumeStates, id, 'delete')
+    const command = (await mayKeepVolume(tx, id)) ? 'delete' : 'remove'
+    await transition(tx, 'volume', volumeStates, id, command)
   })
 }
 
@@ -116,7 +121,7 @@ export async function createSnapshot(ctx: Context, appName: string, id: string):
   await change(ctx, appName, id, async (tx, volume) => {
     if (volume.state !== 'created') throw precondition(`volume ${id} is ${volume.state}`)
     const snapshotId = `vs_${newId()}`
-    if (!(await insertSnapshot(tx, snapshotId, volume, volume.sizeGb * gigabyte))) {
+    if (!(await insertSnapshot(tx, snapshotId, volume, volume.sizeGb * gigabyte, true))) {
       throw conflict(`a snapshot of volume ${id} is in progress`)
     }
     await enqueue(tx, 'snapshot', snapshotId)

@@ -17,7 +17,7 @@ export async function createBackup(ctx: Context, clusterId: string): Promise<voi
   requireClusterWriter(caller)
   requireReady(cluster, 'it can be backed up')
   await ctx.db.transaction(async (tx) => {
-    if (!(await queueBackup(tx, cluster.id))) throw conflict('backup already in progress')
+    if (!(await queueBackup(tx, cluster.id, true))) throw conflict('backup already in progress')
   })
 }
 

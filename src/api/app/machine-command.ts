@@ -157,6 +157,7 @@ export const machineCommandRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Wait until a machine is in a state',
     scope: 'read',
+    waits: true,
     machineSelf: true,
     params: ByMachine,
     query: Type.Object({

@@ -20,6 +20,7 @@ export const machineExecRoutes: Route[] = [
     summary: 'Run a command in a machine',
     description: 'Responds when the command has ended, with the first MiB of each output stream.',
     scope: 'write',
+    waits: true,
     machineSelf: true,
     params: ByMachine,
     body: Type.Object(

@@ -1,8 +1,11 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import type { OrgQuotas } from '../../model/account/quota.ts'
 
 export interface Metrics {
   observeRequest(area: string, route: string, status: number, seconds: number): void
   observeTurn(kind: string, result: string, seconds: number): void
+  /** Replaces the usage and limits of all organizations. */
+  setQuotas(organizations: OrgQuotas[]): void
   text(): Promise<string>
   contentType: string
 }
@@ -35,6 +38,19 @@ export function createMetrics(version: string): Metrics {
     labelNames: ['kind'],
     registers,
   })
+  const quotaLabels = ['organization', 'quota']
+  const used = new Gauge({
+    name: 'berth_quota_used',
+    help: 'How much of a quota an organization uses.',
+    labelNames: quotaLabels,
+    registers,
+  })
+  const limit = new Gauge({
+    name: 'berth_quota_limit',
+    help: 'The quota of an organization; absent when it is unlimited.',
+    labelNames: quotaLabels,
+    registers,
+  })
   return {
     observeRequest(area, route, status, seconds) {
       const key = `${area} ${route} ${status}`
@@ -45,6 +61,16 @@ export function createMetrics(version: string): Metrics {
     observeTurn(kind, result, seconds) {
       turns.labels(kind, result).inc()
       turnSeconds.labels(kind).inc(seconds)
+    },
+    setQuotas(organizations) {
+      used.reset()
+      limit.reset()
+      for (const { slug, quotas } of organizations) {
+        for (const quota of quotas) {
+          used.labels(slug, quota.name).set(quota.used)
+          if (quota.limit !== null) limit.labels(slug, quota.name).set(quota.limit)
+        }
+      }
     },
     text: () => registry.metrics(),
     contentType: registry.contentType,

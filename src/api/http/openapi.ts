@@ -47,14 +47,14 @@ const commonErrors: Record<number, string> = {
   400: 'The body is not a JSON object, or a parameter is not valid.',
   401: 'The token is missing, unknown, expired or revoked.',
   413: 'The body is larger than 1 MiB.',
-  429: 'Too many requests; retry after `Retry-After`. Only when rate limits are enabled.',
+  429: 'Too many requests, when rate limits are enabled, or too many open connections of the organization; retry after `Retry-After`.',
   500: 'Internal error; the log has details under the `fly-request-id`.',
   503: 'A part of the platform is temporarily unavailable; retry after `Retry-After`.',
 }
 
 const idempotencyErrors: Record<number, string> = {
   409: 'A request with the same `Idempotency-Key` is still running.',
-  422: 'The `Idempotency-Key` was used with a different request.',
+  422: 'A quota of the organization would be exceeded (the code is then `quota_exceeded`), or the `Idempotency-Key` was used with a different request.',
 }
 
 const descriptionOfSuccess = 'Success.'
@@ -68,7 +68,7 @@ const responseNames: ComponentNames = {
   [commonErrors[500]!]: 'InternalError',
   [commonErrors[503]!]: 'Unavailable',
   [idempotencyErrors[409]!]: 'IdempotencyKeyInUse',
-  [idempotencyErrors[422]!]: 'IdempotencyKeyReused',
+  [idempotencyErrors[422]!]: 'QuotaExceeded',
   [descriptionWithoutBody]: 'Empty',
 }
 

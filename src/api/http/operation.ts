@@ -37,9 +37,16 @@ export function addOperations(server: FastifyInstance, options: ServerOptions): 
         handler: async (request, reply) => {
           const rate = operation.scope === 'read' ? readRate : writeRate
           takeFromRate?.(rateKey(operation, request), rate, operation.rateLimitCode)
-          const result = await answer(options, operation, request)
-          if (result instanceof StreamAnswer) return sendStream(result, request, reply, streams)
-          return reply.status(result.status).send(result.body ?? undefined)
+          const ctx = await contextOf(options, operation, request)
+          let release = isLong(operation) ? await ctx.connections.take(ctx.db, ctx.tokenHash) : undefined
+          try {
+            const result = await answer(ctx, operation, request)
+            if (!(result instanceof StreamAnswer)) return reply.status(result.status).send(result.body ?? undefined)
+            release ??= await ctx.connections.take(ctx.db, ctx.tokenHash)
+            return await sendStream(result, request, reply, streams)
+          } finally {
+            release?.()
+          }
         },
       })
     }
@@ -56,6 +63,11 @@ function schemasOf({ params, query, body, response, status, otherStatus }: Route
   }
 }
 
+/** Requests that can stay open for long count before they run. Others are too short to be worth a look at the quota. */
+function isLong({ streams, rawBody, waits }: Route): boolean {
+  return (streams ?? rawBody ?? waits) === true
+}
+
 function rateKey(operation: Route, request: FastifyRequest): string {
   const token = request.tokenHash.toString('base64')
   return `${token} ${operation.id} ${JSON.stringify(request.params)}`
@@ -63,16 +75,16 @@ function rateKey(operation: Route, request: FastifyRequest): string {
 
 type OwnParams = Parameters<typeof getMachineToken>[2]
 
-async function answer(
-  options: ServerOptions,
-  operation: Route,
-  request: FastifyRequest,
-): Promise<Answer | StreamAnswer> {
-  const ctx: LiveContext = { ...options.context, area: options.area, tokenHash: request.tokenHash }
+async function contextOf(options: ServerOptions, operation: Route, request: FastifyRequest): Promise<LiveContext> {
+  const { params, headers, tokenHash } = request
+  const ctx: LiveContext = { ...options.context, area: options.area, tokenHash }
+  if (!isMachineSelfRequest(operation, request)) return ctx
+  return { ...ctx, tokenHash: await getMachineToken(ctx, String(headers[machineHeader]), params as OwnParams) }
+}
+
+async function answer(ctx: LiveContext, operation: Route, request: FastifyRequest): Promise<Answer | StreamAnswer> {
   const invalid = findInvalidInput(operation, request)
   const { params, query, body, headers } = request
-  if (isMachineSelfRequest(operation, request))
-    ctx.tokenHash = await getMachineToken(ctx, String(headers[machineHeader]), params as OwnParams)
   if (invalid) {
     await requireToken(ctx)
     if (invalid.code !== 'bad_request') await operation.precheck?.({ ctx, params })
@@ -86,7 +98,7 @@ async function answer(
     ctx,
     { key: String(key), path, query, body, outside: operation.outsideTransaction },
     (db) => run(operation, { ...call, ctx: { ...ctx, db } }) as Promise<Answer>,
-    (error) => problemBody(options.area, error),
+    (error) => problemBody(ctx.area, error),
   )
 }
 

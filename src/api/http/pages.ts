@@ -1,7 +1,9 @@
 import type { FastifyInstance } from 'fastify'
+import { listAllQuotas } from '../../actions/account/quota.ts'
 import { getCaller } from '../../actions/context.ts'
 import { databaseAnswers } from '../../actions/health.ts'
 import { listIdentityKeys } from '../../live/app/identity.ts'
+import { withConnections } from '../../live/connection.ts'
 import { discovery } from '../../model/app/identity.ts'
 import { forbidden, unavailable } from '../../model/errors.ts'
 import { isLoopback } from '../../model/network.ts'
@@ -30,6 +32,8 @@ export function addPages(server: FastifyInstance, { area, routes, context, metri
       const caller = await getCaller({ db, area: 'platform', tokenHash: readTokenHash(request.headers.authorization) })
       if (caller.kind !== 'root') throw forbidden('only a root token may read the metrics')
     }
+    const organizations = await listAllQuotas(db)
+    metrics.setQuotas(organizations.map((each) => withConnections(context.connections, each)))
     return reply.type(metrics.contentType).send(await metrics.text())
   })
 

@@ -19,12 +19,14 @@ export const SandboxProblem = Type.Object(
     message: Type.String({ description: 'A message for people.' }),
     code: Type.Optional(Type.String({ description: 'The error code of a file operation, such as `ENOENT`.' })),
     path: Type.Optional(Type.String({ description: 'The file that the error is about.' })),
-    limit: Type.Optional(Type.Integer({ description: 'With 429: the limit that was exceeded.' })),
+    limit: Type.Optional(
+      Type.Integer({ description: 'With 429 and with the error `quota_exceeded`: the limit that was exceeded.' }),
+    ),
     window_seconds: Type.Optional(
       Type.Number({ description: 'With 429: the period the limit applies to; 0 for a limit on concurrent resources.' }),
     ),
     retry_after_seconds: Type.Optional(Type.Integer()),
-    current_count: Type.Optional(Type.Integer()),
+    current_count: Type.Optional(Type.Integer({ description: 'How much of the limit is in use.' })),
     upgrade_available: Type.Optional(Type.Boolean()),
     upgrade_url: Type.Optional(Type.String()),
   },
@@ -34,8 +36,18 @@ export const SandboxProblem = Type.Object(
 export function problemBody(area: Area, error: BerthError): Record<string, unknown> {
   const { status, fields } = error.details
   if (area === 'sandbox')
-    return { error: status ?? error.code, message: error.message, ...fields, ...limitFields(error) }
+    return {
+      error: status ?? error.code,
+      message: error.message,
+      ...fields,
+      ...excessFields(error),
+      ...limitFields(error),
+    }
   return { error: error.message, ...(status ? { status } : {}), ...fields }
+}
+
+function excessFields({ details: { excess } }: BerthError): Record<string, unknown> {
+  return excess ? { limit: excess.limit, current_count: excess.used } : {}
 }
 
 /** The fields that sandbox clients expect with a 429. Upgrades do not exist here. */

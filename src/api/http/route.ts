@@ -96,6 +96,8 @@ export interface Route {
   tokenOptional?: true
   /** A machine may call it without a token when `app_name` and `machine_id` are its own. */
   machineSelf?: true
+  /** The request can take long by itself, so that it counts as an open connection of the organization. */
+  waits?: true
   /** The response is streamed, so it cannot be stored for an `Idempotency-Key`. */
   streams?: true
   /**

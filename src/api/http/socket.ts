@@ -24,7 +24,7 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
   server.server.on('upgrade', (request, connection, head) => {
     connection.on('error', () => connection.destroy())
     const id = randomUUID()
-    open(options, match, request).then(
+    open(options, match, request, connection).then(
       ({ headers, run }) => {
         const add = (lines: string[]) => {
           for (const [name, value] of Object.entries({ ...commonHeaders(options.area, id), ...headers })) {
@@ -68,6 +68,7 @@ async function open(
   options: ServerOptions,
   match: (path: string) => Matched | undefined,
   request: IncomingMessage,
+  connection: Duplex,
 ): Promise<OpenSocket> {
   const tokenHash = readTokenHash(request.headers.authorization)
   const found = match(pathOf(request))
@@ -76,6 +77,9 @@ async function open(
     throw badRequest('this path only accepts WebSocket upgrades')
   const search = readSearch(request.url ?? '')
   const ctx = { ...options.context, area: options.area, tokenHash }
+  const release = await ctx.connections.take(ctx.db, tokenHash)
+  connection.once('close', release)
+  if (connection.destroyed) release() // it was closed meanwhile, so the event does not come
   return found.route.open({ ctx, params: found.params, headers: request.headers, search })
 }
 

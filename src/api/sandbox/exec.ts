@@ -1,10 +1,11 @@
 import { type Static, Type } from 'typebox'
+import type { WebSocket } from 'ws'
 import { checked } from '../../actions/context.ts'
 import { getExecSession, getSessionToKill, listExecSessions, prepareExec } from '../../live/sandbox/exec.ts'
 import { killSession, readKillRequest } from '../../live/sandbox/exec-kill.ts'
 import type { ExecSession } from '../../live/sandbox/exec-session.ts'
 import { ticksNow } from '../../live/sandbox/port.ts'
-import { badRequest } from '../../model/errors.ts'
+import { BerthError, badRequest } from '../../model/errors.ts'
 import { ExecSessionList, type ExecSessionView, readFlag } from '../../model/sandbox/exec.ts'
 import { readOnly } from '../error-text.ts'
 import {
@@ -146,7 +147,11 @@ export const execSockets: SocketRoute[] = [
       const { sandbox, start } = await prepareExec(ctx, params.name!, search)
       return {
         headers: socketHeaders,
-        run: (socket) => serveSession(socket, { ctx, sandbox, startedAt: ticksNow(), session: start(), isOwner: true }),
+        run: (socket) => {
+          const startedAt = ticksNow()
+          const session = startOrClose(socket, start)
+          if (session) serveSession(socket, { ctx, sandbox, startedAt, session, isOwner: true })
+        },
       }
     },
   },
@@ -158,6 +163,19 @@ export const execSockets: SocketRoute[] = [
     open: ({ ctx, params }) => attach(ctx, params.name!, params.session_id!),
   },
 ]
+
+const tryAgainLater = 1013
+
+/** The connection is upgraded already, so only closing it can tell that the last place was taken meanwhile. */
+function startOrClose<T>(socket: WebSocket, start: () => T): T | undefined {
+  try {
+    return start()
+  } catch (error) {
+    if (!(error instanceof BerthError)) throw error
+    socket.close(tryAgainLater, error.details.status ?? error.code)
+    return undefined
+  }
+}
 
 async function attach(ctx: Parameters<typeof getExecSession>[0], name: string, id: string): Promise<OpenSocket> {
   const { sandbox, session } = await getExecSession(ctx, name, id)

@@ -21,7 +21,7 @@ import {
   UpdateSandbox,
 } from '../../model/sandbox/sandbox.ts'
 import { nowMicros, toRfc3339 } from '../../model/time.ts'
-import { noOrganization, readOnly } from '../error-text.ts'
+import { noOrganization, overQuota, readOnly } from '../error-text.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
 
 export const ByName = Type.Object({ name: Type.String({ description: 'The name of the sandbox.' }) })
@@ -117,7 +117,7 @@ export const sandboxResourceRoutes: Route[] = [
     body: UpdateSandbox,
     status: 200,
     response: SandboxView,
-    errors: { 403: readOnly, 404: sandboxAbsent },
+    errors: { 403: readOnly, 404: sandboxAbsent, 422: overQuota },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => sandboxView(ctx, await changeSandbox(ctx, params.name, body)),
   }),
@@ -227,8 +227,8 @@ export const sandboxResourceRoutes: Route[] = [
     errors: { 404: noOrganization },
     wrongTypeStatus: 400,
     run: async ({ ctx, query }) => {
-      const { slug, running } = await getOrganizationOf(ctx, query.org_slug)
-      const limits = { max_sprites: maxSandboxes, active_sprite_limit: maxSandboxes }
+      const { slug, running, maxSandboxes: limit } = await getOrganizationOf(ctx, query.org_slug)
+      const limits = { max_sprites: limit, active_sprite_limit: limit }
       return { organization: { slug, sprites_enabled: true, active_sprites: running, ...limits } }
     },
   }),

@@ -11,7 +11,7 @@ import { startOnTerminal } from '../terminal.ts'
 import { ExecSession } from './exec-session.ts'
 
 export interface ExecSessions {
-  start(boxes: BoxDriver, sandbox: Sandbox, request: ExecRequest): ExecSession
+  start(boxes: BoxDriver, sandbox: Sandbox, request: ExecRequest, onEnd?: () => void): ExecSession
   list(sandboxId: string): ExecSession[]
   find(sandboxId: string, id: string): ExecSession | undefined
   hasEnded(sandboxId: string, id: string): boolean
@@ -58,11 +58,15 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
     find: (sandboxId, id) => running.get(keyOf(sandboxId, id)),
     hasEnded: (sandboxId, id) => endedKeys.has(keyOf(sandboxId, id)),
 
-    start(boxes, sandbox, request) {
+    start(boxes, sandbox, request, onEnd) {
       if (closing) throw unavailable('the platform is stopping')
       const id = newId(sandbox.id)
       const key = keyOf(sandbox.id, id)
-      const session = startSession(boxes, sandbox, request, { id, onEnd: () => markEnded(key) })
+      const end = () => {
+        markEnded(key)
+        onEnd?.()
+      }
+      const session = startSession(boxes, sandbox, request, { id, onEnd: end })
       running.set(key, session)
       return session
     },

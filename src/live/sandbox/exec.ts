@@ -1,6 +1,7 @@
 import { BerthError, notFound } from '../../model/errors.ts'
 import { readExecRequest } from '../../model/sandbox/exec.ts'
 import type { Sandbox, SandboxDetails } from '../../model/sandbox/sandbox.ts'
+import { getOrgLimit } from '../../store/account/quota.ts'
 import type { LiveContext } from '../context.ts'
 import { loadTerminals } from '../terminal.ts'
 import type { ExecSession } from './exec-session.ts'
@@ -8,7 +9,7 @@ import { getSandbox, wake } from './sandbox.ts'
 
 const maxSessionsPerSandbox = 200
 
-/** A command that passed all checks and starts when `start` is called. */
+/** A command that passed all checks and starts when `start` is called, which throws when others took the last place. */
 export interface PreparedExec {
   sandbox: SandboxDetails
   start(): ExecSession
@@ -25,15 +26,31 @@ export async function prepareExecIn(
   search: URLSearchParams,
 ): Promise<PreparedExec> {
   const request = readExecRequest(search)
-  if (ctx.sessions.list(sandbox.id).length >= maxSessionsPerSandbox) {
-    throw new BerthError('rate_limited', `a sandbox runs at most ${maxSessionsPerSandbox} commands at once`, {
-      retryAfterSeconds: 1,
-      limit: { max: maxSessionsPerSandbox, windowSeconds: 0 },
-    })
-  }
+  requireRoom(ctx, sandbox)
   if (request.tty) await loadTerminals()
-  const awake = await wake(ctx, sandbox)
-  return { sandbox: awake, start: () => ctx.sessions.start(ctx.boxes, awake, request) }
+  const [awake, limit] = await Promise.all([wake(ctx, sandbox), getOrgLimit(ctx.db, sandbox.orgId, 'commands')])
+  ctx.connections.hold('commands', limit)() // refuses before a connection is upgraded
+  return {
+    sandbox: awake,
+    start() {
+      requireRoom(ctx, sandbox) // others may have started since
+      const release = ctx.connections.hold('commands', limit)
+      try {
+        return ctx.sessions.start(ctx.boxes, awake, request, release)
+      } catch (error) {
+        release()
+        throw error
+      }
+    },
+  }
+}
+
+function requireRoom(ctx: LiveContext, sandbox: Sandbox): void {
+  if (ctx.sessions.list(sandbox.id).length < maxSessionsPerSandbox) return
+  throw new BerthError('rate_limited', `a sandbox runs at most ${maxSessionsPerSandbox} commands at once`, {
+    retryAfterSeconds: 1,
+    limit: { max: maxSessionsPerSandbox, windowSeconds: 0 },
+  })
 }
 
 export async function listExecSessions(ctx: LiveContext, name: string): Promise<ExecSession[]> {

@@ -1,3 +1,4 @@
+import { removeUnusedImages } from '../../store/account/quota.ts'
 import { listUsedImages } from '../../store/app/machine.ts'
 import { listSandboxImages } from '../../store/sandbox/sandbox.ts'
 import type { World } from '../step.ts'
@@ -11,4 +12,5 @@ export async function collectImages({ db, images }: Pick<World, 'db' | 'images'>
   const named = [...(await listUsedImages(db)), ...(await listSandboxImages(db))]
   const used = new Set([...named, ...fresh.map(({ digest }) => digest)])
   await images.collectImages(used)
+  await removeUnusedImages(db, freshImageMs)
 }

@@ -1,5 +1,6 @@
 // Periodic work on machines: wakes the loop when programs exit, starts scheduled machines and removes old records.
 
+import { trimReleasedIps } from '../../store/app/ip.ts'
 import { trimMachineEvents } from '../../store/app/machine-event.ts'
 import { deleteDestroyed } from '../../store/app/machine-progress.ts'
 import { startScheduled } from '../../store/app/machine-schedule.ts'
@@ -19,6 +20,9 @@ const collectSeconds = 3_600
 const destroyedSeconds = 3_600
 
 const maxEventsPerMachine = 100
+
+/** More than the default IPv4 pool has. */
+const maxReleasedIps = 100_000
 
 export function watchMachines(world: World, onError: (error: unknown) => void): MachineWatch {
   const unsubscribe = world.machines.onChange((id) => wakeMachine({ id }, world))
@@ -53,4 +57,5 @@ async function tick(world: World, count: number): Promise<void> {
 export async function tidyMachines({ db }: Pick<World, 'db'>): Promise<void> {
   await deleteDestroyed(db, destroyedSeconds)
   await trimMachineEvents(db, maxEventsPerMachine)
+  await trimReleasedIps(db, maxReleasedIps)
 }

@@ -10,6 +10,7 @@ import {
 } from '../../model/app/volume.ts'
 import { newId } from '../../model/ids.ts'
 import { nowMicros } from '../../model/time.ts'
+import { mayVolumeGrow } from '../../store/account/quota.ts'
 import {
   findMount,
   insertSnapshot,
@@ -41,12 +42,14 @@ export const volumeSteps: Steps<typeof volumeStates, Volume> = {
     const { db } = world
     const mount = await findMount(db, volume)
     const newSizeGb = mount && sizeIfFull(volume, mount, world.volumes)
-    if (newSizeGb !== undefined)
+    const mayGrow = newSizeGb !== undefined && (await mayVolumeGrow(db, volume.id, newSizeGb - volume.sizeGb))
+    if (mayGrow)
       return advance('full', `it is full and grows to ${newSizeGb} GB`, (tx) => setVolumeSize(tx, volume.id, newSizeGb))
     const pollSeconds = mount?.extend_threshold_percent ? autoExtendSeconds : idleSeconds
     const due = await secondsToSnapshot(db, volume)
-    if (due > 0) return wait(Math.min(due, pollSeconds), '')
-    return wait(pollSeconds, '', async (tx) => {
+    const note = newSizeGb === undefined ? '' : 'it is full; the quota disk_gb of the organization does not let it grow'
+    if (due > 0) return wait(Math.min(due, pollSeconds), note)
+    return wait(pollSeconds, note, async (tx) => {
       const id = `vs_${newId()}`
       if (await insertSnapshot(tx, id, volume, volume.sizeGb * gigabyte)) await enqueue(tx, 'snapshot', id)
     })

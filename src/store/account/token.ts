@@ -81,7 +81,11 @@ export interface NewToken {
   expiresInSeconds: number | null
 }
 
+/** Also marks the organization's expired tokens, which then no longer count towards its quota. */
 export async function insertToken(db: Query, token: NewToken): Promise<void> {
+  await db.query('update token set expired = true where org_id = $1 and not expired and expires_at <= now()', [
+    token.orgId,
+  ])
   await db.query(
     `insert into token (id, hash, kind, org_id, sandbox, name, expires_at, app_id)
      values ($1, $2, $3, $4, $5, $6, now() + interval '1 second' * $7, $8)`,

@@ -1,8 +1,10 @@
 import type { Caller } from '../../model/account/token.ts'
 import type { App, AppOrg, AppSummary, CreatedAppRow } from '../../model/app/app.ts'
+import { BerthError } from '../../model/errors.ts'
 import { appCallersCte, callerColumns, callerCte, callerOf, callersCte } from '../account/token.ts'
 import { byPosition } from '../batch.ts'
 import type { Db, Query, Tx } from '../db.ts'
+import { translateError } from '../db-error.ts'
 
 const columns = `app.id, app.numeric_id as "numericId", app.org_id as "orgId", app.name, app.network,
   app.enable_subdomains as "enableSubdomains", app.state, app.state_since as "stateSince", app.created_at as "createdAt"`
@@ -78,13 +80,53 @@ export interface InsertedApp {
 }
 
 /** Checks the token, finds the organization and inserts the app in one statement. Undefined when the token is not valid. */
-export function insertApp(db: Pick<Db, 'batch'>, tokenHash: Buffer, input: NewApp): Promise<InsertedApp | undefined> {
-  return db.batch(insertApps, { ...input, tokenHash })
+export async function insertApp(
+  db: Pick<Db, 'batch'>,
+  tokenHash: Buffer,
+  input: NewApp,
+): Promise<InsertedApp | undefined> {
+  const result = await db.batch(insertAppsWithinQuota, { ...input, tokenHash })
+  if (result instanceof BerthError) throw result
+  return result
+}
+
+type AppInput = NewApp & { tokenHash: Buffer }
+type AppResult = InsertedApp | undefined | BerthError
+
+/**
+ * An exceeded quota fails the whole statement. Then the apps of this organization are inserted one by one, until the first
+ * that does not fit, and the others together.
+ */
+async function insertAppsWithinQuota(db: Query, inputs: AppInput[]): Promise<AppResult[]> {
+  try {
+    return await insertApps(db, inputs)
+  } catch (error) {
+    const excess = translateError(error)
+    if (!(excess instanceof BerthError) || excess.details.excess === undefined || inputs.length === 1) throw error
+    const isOver = ({ orgSlug }: AppInput) => orgSlug === excess.details.excess?.organization
+    const results = new Map<AppInput, AppResult>()
+    const others = inputs.filter((input) => !isOver(input))
+    const inserted = others.length > 0 ? await insertAppsWithinQuota(db, others) : []
+    for (const [index, input] of others.entries()) results.set(input, inserted[index])
+    let refusal: BerthError | undefined
+    for (const input of inputs.filter(isOver)) {
+      const [result] = refusal ? [refusal] : await insertApps(db, [input]).catch((err) => [asRefusal(err)])
+      if (result instanceof BerthError) refusal = result
+      results.set(input, result)
+    }
+    return inputs.map((input) => results.get(input))
+  }
+}
+
+function asRefusal(err: unknown): BerthError {
+  const error = translateError(err)
+  if (error instanceof BerthError) return error
+  throw err
 }
 
 type InsertedRow = Found<Pick<CreatedAppRow, 'numericId' | 'createdAt' | keyof AppOrg>>
 
-async function insertApps(db: Query, inputs: (NewApp & { tokenHash: Buffer })[]): Promise<(InsertedApp | undefined)[]> {
+async function insertApps(db: Query, inputs: AppInput[]): Promise<(InsertedApp | undefined)[]> {
   const { rows } = await db.query<InsertedRow & { position: number }>({
     name: 'insert-apps',
     // Returns only unknown columns, because each costs the client time. One of several inserts of the same name succeeds.
@@ -145,7 +187,7 @@ export async function listApps(
              select org.* from org, caller
              where slug = $2 and (token_org is null or token_org = org.id) and token_kind <> 'sandbox')
            select ${callerColumns}, org.id is not null as "orgFound",
-             (select coalesce(sum(apps), 0)::bigint from app_count where org_id = org.id) as total, to_json(page) as app
+             coalesce((select used from org_usage where org_id = org.id and quota = 'apps'), 0) as total, to_json(page) as app
            from caller left join org on true left join lateral (
              select ${shownColumns}, ${orgColumns}, ${countColumns}
              from app, ${counts}

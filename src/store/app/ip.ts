@@ -69,6 +69,15 @@ export async function releaseIp(db: Query, appId: string, ip: string): Promise<b
   return rowCount === 1
 }
 
+/** Keeps only the addresses that were released last: an IPv6 pool has so many that one tenant could fill the table. */
+export async function trimReleasedIps(db: Query, keep: number): Promise<void> {
+  await db.query(
+    `delete from released_ip where ip = any(array(
+       select ip from released_ip order by released_at desc, ip offset $1 limit 10000))`,
+    [keep],
+  )
+}
+
 async function insertIp(tx: Tx, ip: string, asked: NewIp, shared: boolean, network: number | null): Promise<Ip> {
   const { rows } = await tx.query<Ip>(
     `insert into ip (app_id, ip, type, region, shared, network_number, service_name)

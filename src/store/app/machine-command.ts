@@ -38,7 +38,16 @@ export async function insertVersion(
       scheduleInterval(version.config),
     ],
   })
+  await tx.query({
+    name: 'trim-machine-versions',
+    text: `delete from machine_version where machine_id = $1 and version < (
+             select version from machine_version where machine_id = $1 order by version desc offset $2 limit 1)`,
+    values: [id, keptVersions - 1],
+  })
 }
+
+/** As many as a list shows. */
+const keptVersions = 100
 
 const scheduleIntervals: Record<string, string> = {
   hourly: '1 hour',

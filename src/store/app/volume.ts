@@ -282,12 +282,18 @@ const snapshotColumns = `snapshot.id, snapshot.volume_id as "volumeId", snapshot
   snapshot.state_since as "stateSince", snapshot.size_bytes as "sizeBytes", snapshot.volume_bytes as "volumeBytes",
   snapshot.retention_days as "retentionDays", snapshot.created_at as "createdAt", snapshot.failure`
 
-/** Returns false when a snapshot of this volume is in progress. */
-export async function insertSnapshot(tx: Tx, id: string, volume: Volume, volumeBytes: number): Promise<boolean> {
+/** Returns false when a snapshot of this volume is in progress. One that a caller requested counts towards the quota. */
+export async function insertSnapshot(
+  tx: Tx,
+  id: string,
+  volume: Volume,
+  volumeBytes: number,
+  requested = false,
+): Promise<boolean> {
   const { rowCount } = await tx.query(
-    `insert into snapshot (id, volume_id, volume_bytes, retention_days) values ($1, $2, $3, $4)
+    `insert into snapshot (id, volume_id, volume_bytes, retention_days, requested) values ($1, $2, $3, $4, $5)
      on conflict (volume_id) where state = 'creating' do nothing`,
-    [id, volume.id, volumeBytes, volume.snapshotRetention],
+    [id, volume.id, volumeBytes, volume.snapshotRetention, requested],
   )
   return rowCount === 1
 }

@@ -11,19 +11,25 @@ const columns = `id, cluster_id as "clusterId", label, state, state_since as "st
   started_at as "startedAt", stopped_at as "stoppedAt", finished_at as "finishedAt", size_bytes as "sizeBytes", pinned,
   verified_at as "verifiedAt", damage`
 
-async function insertBackup(tx: Tx, id: string, clusterId: string, label: string): Promise<boolean> {
+async function insertBackup(
+  tx: Tx,
+  id: string,
+  clusterId: string,
+  label: string,
+  requested: boolean,
+): Promise<boolean> {
   const { rowCount } = await tx.query(
-    `insert into backup (id, cluster_id, label) values ($1, $2, $3)
+    `insert into backup (id, cluster_id, label, requested) values ($1, $2, $3, $4)
      on conflict (cluster_id) where state in ('queued', 'running') do nothing`,
-    [id, clusterId, label],
+    [id, clusterId, label, requested],
   )
   return rowCount === 1
 }
 
-/** Returns false when one is queued or running. */
-export async function queueBackup(tx: Tx, clusterId: string): Promise<boolean> {
+/** Returns false when one is queued or running. One that a caller requested counts towards the quota. */
+export async function queueBackup(tx: Tx, clusterId: string, requested = false): Promise<boolean> {
   const id = newId()
-  if (!(await insertBackup(tx, id, clusterId, await nextLabel(tx, clusterId)))) return false
+  if (!(await insertBackup(tx, id, clusterId, await nextLabel(tx, clusterId), requested))) return false
   await enqueue(tx, 'backup', id)
   return true
 }

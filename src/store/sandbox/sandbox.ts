@@ -2,6 +2,7 @@ import { requireSandboxCaller } from '../../model/account/caller.ts'
 import type { Caller } from '../../model/account/token.ts'
 import { notFound } from '../../model/errors.ts'
 import {
+  maxSandboxes,
   type Sandbox,
   type SandboxCounts,
   type SandboxDetails,
@@ -154,7 +155,7 @@ export async function listSandboxImages(db: Query): Promise<string[]> {
 export interface OrgSandboxes {
   caller: Caller
   /** Undefined when there is none that the token may see. */
-  org: { slug: string; running: string[] } | undefined
+  org: { slug: string; running: string[]; maxSandboxes: number } | undefined
 }
 
 /** The requested organization, by default the token's or `personal`, with the names of its running sandboxes. */
@@ -163,12 +164,13 @@ export async function findOrgSandboxes(
   tokenHash: Buffer,
   slug: string | null,
 ): Promise<OrgSandboxes | undefined> {
-  const { rows } = await db.query<Caller & { slug: string | null; running: string[] }>({
+  const { rows } = await db.query<Caller & { slug: string | null; running: string[]; limit: number }>({
     name: 'find-org-sandboxes',
     text: `with ${callerCte}
            select ${callerColumns}, org.slug, array(
              select sandbox.name::text from sandbox
-             where sandbox.org_id = org.id and sandbox.state = 'running' and ${ownSandbox} order by 1) as running
+             where sandbox.org_id = org.id and sandbox.state = 'running' and ${ownSandbox} order by 1) as running,
+             least(quota_limit(org.id, 'sandboxes'), ${maxSandboxes}) as limit
            from caller left join org on (token_org is null or token_org = org.id)
              and case when $2::text is null then org.id = token_org or token_org is null and slug = 'personal'
                  else slug = $2 end`,
@@ -176,7 +178,8 @@ export async function findOrgSandboxes(
   })
   const row = rows[0]
   if (!row) return undefined
-  return { caller: callerOf(row), org: row.slug === null ? undefined : { slug: row.slug, running: row.running } }
+  const { slug: found, running, limit } = row
+  return { caller: callerOf(row), org: found === null ? undefined : { slug: found, running, maxSandboxes: limit } }
 }
 
 export function foundSandbox(row: (Caller & SandboxRow<SandboxDetails>) | undefined): FoundSandbox | undefined {

@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { beforeEach, describe, expect, test } from 'vitest'
+import { trimReleasedIps } from '../../../src/store/app/ip.ts'
 import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform({ settings: { ipPools: ['127.100.0.0/29', '127.101.0.4/31', 'fd00:1::/125'] } })
@@ -192,4 +193,12 @@ describe('invalid requests', () => {
     expect((await platform.call('POST', theirs, { token: stranger, body })).status).toBe(404)
     expect(await ips()).toEqual([ip])
   })
+})
+
+test('only the addresses that were released last are remembered', async () => {
+  await platform.sql(
+    `insert into released_ip (ip, released_at) select 'fd00::'::inet + n, now() - interval '1 s' * n from generate_series(1, 50) n`,
+  )
+  await trimReleasedIps(platform.database.db, 20)
+  expect(await platform.sql('select count(*), max(ip) from released_ip')).toEqual([{ count: 20, max: 'fd00::14' }])
 })

@@ -57,6 +57,7 @@ describe('lists', () => {
   })
 
   test('of an organization are paged, ordered by the last change', async () => {
+    await platform.setQuotas({ machines: 'unlimited' })
     await platform.createApp('second')
     const other = machinesOf(platform, 'second')
     const ids = [

@@ -31,6 +31,7 @@ const strangers: Record<string, number> = {
   createIdentityToken: 403,
   // These answer only with what belongs to the token.
   listOrgs: 200,
+  listQuotas: 200,
   listTokens: 200,
   currentToken: 200,
   authenticateTokens: 200,

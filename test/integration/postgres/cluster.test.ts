@@ -711,6 +711,7 @@ describe('the first backup', () => {
 
 describe('ports', () => {
   test('are never assigned twice, and the whole range is used', async () => {
+    await platform.setQuotas({ clusters: 'unlimited' })
     fake.ports = { first: 15_000, last: 15_199 }
     const ids = await Promise.all(Array.from({ length: 100 }, (_, i) => created({ name: `n${i}` })))
     while ((await platform.sql(underWay)).length > 0) {

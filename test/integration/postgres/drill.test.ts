@@ -123,6 +123,15 @@ describe('a drill', () => {
     expect((await look()).health).toMatchObject({ status: 'ok' })
   })
 
+  test('runs also when the organization has as many clusters as its quota allows', async () => {
+    await platform.setQuotas({ clusters: 1, disk_gb: 10, database_users: 1 })
+    expect((await drill()).result).toBe('ok')
+    await expectNothingLeft()
+    const { body } = await platform.call('GET', '/v1/orgs/personal/quotas')
+    const used = (name: string) => body.quotas.find((quota: { name: string }) => quota.name === name).used
+    expect([used('clusters'), used('disk_gb'), used('database_users')]).toEqual([1, 10, 1])
+  })
+
   test('restores to a recorded sample or the end of the window, and replays no further', async () => {
     for (let i = 0; i < 6; i++) {
       await ask()

@@ -490,6 +490,7 @@ describe('a restore', () => {
   })
 
   test('converges, whichever driver call fails', async () => {
+    await platform.setQuotas({ clusters: 'unlimited' })
     const attempt = async (name: string, broken: number) => {
       const id = (await restore({ pitr_time: '2026-11-01T11:00:00Z', name })).body.data.id
       // Only the new cluster is processed, so that all counted calls belong to it.
@@ -503,6 +504,24 @@ describe('a restore', () => {
     expect(calls).toBeGreaterThan(10)
     for (let nth = 1; nth <= Math.min(calls, 40); nth++) await attempt(`n${nth}`, nth)
   }, 120_000)
+})
+
+test('a restore, a fork and an undelete count as clusters', async () => {
+  await platform.setQuotas({ clusters: 1 })
+  const post = (path: string, body: object = {}) => platform.call('POST', `/v1/postgres/${source}/${path}`, { body })
+  const refusal = { status: 422, body: { error: expect.stringContaining('quota clusters exceeded') } }
+  expect(await post('restore', { pitr_time: '2026-11-01T11:00:00Z' })).toMatchObject(refusal)
+  expect(await post('fork')).toMatchObject(refusal)
+  expect(await platform.sql('select 1 from restore union all select 1 from pin')).toEqual([])
+  await platform.call('DELETE', `/v1/postgres/${source}`)
+  const other = { org_slug: 'personal', plan: 'basic', name: 'other' }
+  expect((await platform.call('POST', '/v1/postgres', { body: other })).status).toBe(201)
+  await until(async () => {
+    await platform.sql(`update work set run_at = now(), leased_until = null`)
+    await platform.turn()
+    return (await platform.sql(`select 1 from cluster where state = 'deleted'`)).length === 1
+  })
+  expect(await post('undelete')).toMatchObject(refusal)
 })
 
 describe('the backup and WAL of a restore', () => {

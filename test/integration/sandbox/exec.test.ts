@@ -639,3 +639,42 @@ describe('a control channel', () => {
     expect(refused).toMatchObject({ status: 404 })
   })
 })
+
+describe('the quota of running commands', () => {
+  const used = async () => {
+    const { body } = await platform.call('GET', '/v1/orgs/personal/quotas')
+    return body.quotas.find((quota: { name: string }) => quota.name === 'commands').used
+  }
+  const attempt = () => ExecSocket.attempt(at(`exec?${query(['sleep', '60'])}`), platform.rootToken)
+
+  test('counts commands until they end, also when no client is connected', async () => {
+    await platform.setQuotas({ commands: 1 })
+    const first = await sh('read line', '&stdin=true&tty=true&max_run_after_disconnect=0')
+    await until(async () => (await used()) === 1)
+    first.cut()
+    await first.untilClosed()
+    expect(await used()).toBe(1)
+    expect(await attempt()).toMatchObject({ status: 429, body: { error: 'quota_exceeded', limit: 1 } })
+    const posted = await platform.callSandbox('POST', '/v1/sandboxes/box/exec?cmd=true')
+    expect(posted).toMatchObject({ status: 429, headers: { 'retry-after': '1' } })
+    for (const { id } of (await sessions()).sessions) await kill(String(id), '?signal=SIGKILL')
+    await until(async () => (await used()) === 0)
+    expect(await (await sh('exit 3')).exit()).toBe(3)
+  })
+
+  test('is exact when many start at the same time', async () => {
+    await platform.setQuotas({ commands: 3 })
+    const results = await Promise.all(Array.from({ length: 12 }, attempt))
+    const open = results.filter((each) => each instanceof ExecSocket)
+    // One that lost the race after its upgrade is closed with "try again later".
+    await until(() => open.filter((each) => each.closed === undefined).length <= 3)
+    const running = open.filter((each) => each.closed === undefined)
+    const closed = open.filter((each) => each.closed !== undefined)
+    expect(running).toHaveLength(3)
+    expect(closed.map((each) => each.closed?.code)).toEqual(closed.map(() => 1013))
+    expect(await used()).toBe(3)
+    for (const { id } of (await sessions()).sessions) await kill(String(id), '?signal=SIGKILL')
+    await until(async () => (await used()) === 0)
+    for (const each of open) each.cut()
+  })
+})

@@ -168,6 +168,7 @@ describe('creating a sandbox', () => {
   })
 
   test('responds 429 with the fields that clients read when there is no slot left', async () => {
+    await platform.setQuotas({ sandboxes: 'unlimited' })
     await platform.sql(`insert into sandbox (id, org_id, name, slot, url_auth, private_access, labels, environment,
         memory_mb, cpus, storage_gb, region)
       select 'id' || n, org.id, 'n' || n, n, 'sprite', 'admins', '{}', '{}', 1, 1, 1, 'local'
@@ -504,8 +505,8 @@ describe('running', () => {
           slug: 'personal',
           sprites_enabled: true,
           active_sprites: ['b'],
-          max_sprites: 1023,
-          active_sprite_limit: 1023,
+          max_sprites: 100,
+          active_sprite_limit: 100,
         },
       },
     })
