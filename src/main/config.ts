@@ -4,6 +4,7 @@ import { resolve } from 'node:path'
 import { isLoopback } from '../model/network.ts'
 import { settings } from './setting.ts'
 import {
+  readDatabaseUrl,
   readDomain,
   readDuration,
   readDurationOrOff,
@@ -41,6 +42,8 @@ export interface Config {
   token: string | undefined
   /** Undefined: the platform runs its own state database. */
   databaseUrl: string | undefined
+  /** The login of the edge to an external state database; undefined: the same as that of the control plane. */
+  edgeDatabaseUrl: string | undefined
   tls: { certFile: string; keyFile: string } | undefined
   /** Allows listening beyond loopback without TLS. */
   insecure: boolean
@@ -89,6 +92,7 @@ export function readConfig(environment: Environment = process.env): Config {
     autostopSeconds: read('BERTH_AUTOSTOP_INTERVAL', readDuration),
     token: raw('BERTH_TOKEN') || undefined,
     databaseUrl: raw('BERTH_DATABASE_URL') || undefined,
+    edgeDatabaseUrl: combineEdgeDatabase(raw('BERTH_DATABASE_URL'), read('BERTH_EDGE_DATABASE_URL', readDatabaseUrl)),
     tls: combineTls(read('BERTH_TLS_CERT', readPath), read('BERTH_TLS_KEY', readPath)),
     insecure: read('BERTH_INSECURE', readSwitch),
     rateLimit: read('BERTH_RATE_LIMIT', readSwitch),
@@ -109,6 +113,11 @@ export function readConfig(environment: Environment = process.env): Config {
     sandboxUrl: raw('BERTH_SANDBOX_URL') || undefined,
     logLevel: read('BERTH_LOG_LEVEL', readLogLevel),
   }
+}
+
+function combineEdgeDatabase(databaseUrl: string, edgeDatabaseUrl: string | undefined): string | undefined {
+  if (edgeDatabaseUrl === undefined || databaseUrl !== '') return edgeDatabaseUrl
+  throw new Error('BERTH_EDGE_DATABASE_URL needs BERTH_DATABASE_URL; the embedded database has a role for the edge')
 }
 
 function combineTls(certFile: string | undefined, keyFile: string | undefined): Config['tls'] {

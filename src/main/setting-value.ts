@@ -23,6 +23,13 @@ export function readIssuer(name: string, value: string): string | undefined {
   throw new Error(`${name} must be a URL such as https://berth.example.com, without a trailing slash, not "${value}"`)
 }
 
+/** The URL names the role that gets the rights of the edge. */
+export function readDatabaseUrl(name: string, value: string): string | undefined {
+  if (value === '') return undefined
+  if (/^postgres(ql)?:\/\/[^@/\s]+@/.test(value) && URL.canParse(value) && new URL(value).username !== '') return value
+  throw new Error(`${name} must be a URL such as postgresql://berth_edge:password@host/database`)
+}
+
 export function readSwitch(name: string, value: string): boolean {
   return readChoice(name, value, ['on', 'off']) === 'on'
 }

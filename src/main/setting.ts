@@ -31,6 +31,12 @@ export const settings: Setting[] = [
   { name: 'BERTH_AUTOSTOP_INTERVAL', fallback: '3m', about: 'machines with autostop are stopped after this long idle' },
   { name: 'BERTH_TOKEN', fallback: '', about: 'root token; generated into <home>/token when unset', secret: true },
   { name: 'BERTH_DATABASE_URL', fallback: '', about: 'external state database; embedded when unset', secret: true },
+  {
+    name: 'BERTH_EDGE_DATABASE_URL',
+    fallback: '',
+    about: 'the same database with a role of the edge, which gets only the rights it needs; BERTH_DATABASE_URL when unset',
+    secret: true,
+  },
   { name: 'BERTH_TLS_CERT', fallback: '', about: 'certificate file for the listeners' },
   { name: 'BERTH_TLS_KEY', fallback: '', about: 'key file for the listeners' },
   { name: 'BERTH_INSECURE', fallback: 'off', about: 'on: listen beyond loopback without TLS' },

@@ -27,10 +27,11 @@ import { RouteTable } from '../../src/edge/routing/table.ts'
 import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../src/edge/server.ts'
 import { UpstreamPool } from '../../src/edge/tcp/upstream-pool.ts'
 import type { EdgeTls } from '../../src/edge/tls/server.ts'
-import { wakeMachine } from '../../src/store/app/route.ts'
+import { startEdgeRequests } from '../../src/reconcile/edge-request.ts'
 import { type Database, openDatabase } from '../../src/store/db.ts'
-import { wakeSandbox } from '../../src/store/sandbox/route.ts'
-import { useDatabase } from './db.ts'
+import { edgeRequestChannel, requestFromEdge } from '../../src/store/edge-request.ts'
+import { listen } from '../../src/store/listen.ts'
+import { edgeUser, useDatabase } from './db.ts'
 import { until } from './until.ts'
 
 export interface Backend {
@@ -93,6 +94,7 @@ export function useEdge(
   const opened: { close(): unknown }[] = []
   let own: Database
   let feed: Feed
+  let requests: { stop(): Promise<void> }
   let server: EdgeServer
   let listener: TcpServer
   let slot = 0
@@ -243,12 +245,17 @@ export function useEdge(
   }
 
   beforeAll(async () => {
-    own = openDatabase({ ...database.config, max: 3 })
+    own = openDatabase({ ...database.config, user: edgeUser, max: 3 })
+    requests = startEdgeRequests({
+      db: database.db,
+      listen: (onRequest) => listen(database.config, edgeRequestChannel, onRequest),
+      onError: (error) => edge.errors.push(error),
+    })
     const { table } = edge
     const waitTimeoutMs = options.waitTimeoutMs ?? 5_000
     edge.balancer = new LoadBalancer({
       apps: table.apps,
-      wake: (id) => own.transaction((tx) => wakeMachine(tx, id)),
+      wake: (id) => requestFromEdge(own, 'wake_machine', id),
       waitTimeoutMs,
     })
     listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
@@ -260,7 +267,7 @@ export function useEdge(
       worker: { index: 0, count: options.workers ?? 1 },
       table,
       db: own,
-      databaseConfig: database.config,
+      databaseConfig: { ...database.config, user: edgeUser },
       sandboxDomain: 'sandbox.test',
       boxes: 'host',
       onChange() {
@@ -276,7 +283,7 @@ export function useEdge(
   function createContext(waitTimeoutMs: number): HttpContext {
     const { table, balancer, resendBudget, encoders } = edge
     const pool = new UpstreamPool()
-    const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
+    const wake = (route: { id: string }) => requestFromEdge(own, 'wake_sandbox', route.id)
     return {
       table,
       pool,
@@ -304,6 +311,7 @@ export function useEdge(
     await server?.drain(0)
     await feed?.close()
     await own?.close()
+    await requests?.stop()
   })
 
   return edge

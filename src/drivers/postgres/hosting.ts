@@ -23,8 +23,8 @@ export function localHosting({ home, listen, host, ports, configuredBins }: Host
     localHost: reachableHost(listen),
     hosts: [...new Set([host, 'localhost', '127.0.0.1', '::1'])],
     ports,
-    // The state database has the first uid of the home; the next 65,535 are for clusters, later ranges for boxes.
-    uids: isRoot() ? { first: home.uidStart + 1, last: home.uidStart + 65_535 } : undefined,
+    // The state database has the first uid of the home, the edge the last one below the ranges of boxes.
+    uids: isRoot() ? { first: home.uidStart + 1, last: home.uidStart + 65_532 } : undefined,
     findToolchain: (major) => ensureToolchain(major, home, { configuredBin: configuredBins[major] }),
     isInstalled: ({ bin }) => isExecutable(`${bin}/postgres`),
     canBind: (port) => canBind(listen, port),

@@ -24,9 +24,8 @@ import { Certificates } from '../../edge/tls/certificate.ts'
 import type { EdgeTls } from '../../edge/tls/server.ts'
 import type { WorkerShare } from '../../edge/types.ts'
 import { DatagramProxy } from '../../edge/udp/datagram-proxy.ts'
-import { wakeMachine } from '../../store/app/route.ts'
 import { type Database, openDatabase } from '../../store/db.ts'
-import { wakeSandbox } from '../../store/sandbox/route.ts'
+import { requestFromEdge } from '../../store/edge-request.ts'
 import { ParentPermits, ParentSockets, reportToParent } from './parent.ts'
 import { openEdgeLog, readEdgeSettings } from './settings.ts'
 import type { WorkerCommand } from './worker-message.ts'
@@ -108,14 +107,14 @@ function createParts(given: Pick<WorkerParts, 'settings' | 'log' | 'names' | 'sh
   const db = openDatabase({ ...settings.database, max: 3, query_timeout: 5_000 })
   const table = new RouteTable(settings.domain)
   const permits = new ParentPermits()
-  const wake = (id: string) => db.transaction((tx) => wakeMachine(tx, id))
+  const wake = (id: string) => requestFromEdge(db, 'wake_machine', id)
   const balancer = new LoadBalancer({ apps: table.apps, wake, permits })
   return { ...given, db, table, permits, balancer, sockets: new ParentSockets() }
 }
 
 function createContext({ settings, log, db, table, balancer }: WorkerParts): HttpContext {
   const pool = new UpstreamPool()
-  const wake = (route: { id: string }) => db.transaction((tx) => wakeSandbox(tx, route.id))
+  const wake = (route: { id: string }) => requestFromEdge(db, 'wake_sandbox', route.id)
   return {
     table,
     pool,

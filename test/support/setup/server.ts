@@ -8,7 +8,8 @@ import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import { openDatabase } from '../../../src/store/db.ts'
 import { migrate } from '../../../src/store/migrate.ts'
-import { templateDatabase } from '../db.ts'
+import { ensureEdgeRole } from '../../../src/store/edge-role.ts'
+import { edgeUser, templateDatabase } from '../db.ts'
 import { guardDirectory, makeDirectory } from './guard.ts'
 import { shareHome } from './home.ts'
 import { share } from './shared.ts'
@@ -84,5 +85,6 @@ async function makeTemplate(config: pg.ClientConfig): Promise<void> {
   await admin.close()
   const template = openDatabase({ ...config, database: templateDatabase })
   await migrate(template)
+  await ensureEdgeRole(template, { name: edgeUser, verifier: null })
   await template.close()
 }
