@@ -34,7 +34,8 @@ export const settings: Setting[] = [
   {
     name: 'BERTH_EDGE_DATABASE_URL',
     fallback: '',
-    about: 'the same database with a role of the edge, which gets only the rights it needs; BERTH_DATABASE_URL when unset',
+    about:
+      'the same database with a role of the edge, which gets only the rights it needs; BERTH_DATABASE_URL when unset',
     secret: true,
   },
   { name: 'BERTH_TLS_CERT', fallback: '', about: 'certificate file for the listeners' },

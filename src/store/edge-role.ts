@@ -25,7 +25,11 @@ const readable: Record<string, string[]> = {
   service: ['sandbox_id', 'name', 'http_port', 'wanted', 'health', 'ready_at', 'failure'],
 }
 
-const callable = ['request_from_edge(text, text)', 'find_token_for_edge(bytea)', 'put_machine_loads(int, text[], int[])']
+const callable = [
+  'request_from_edge(text, text)',
+  'find_token_for_edge(bytea)',
+  'put_machine_loads(int, text[], int[])',
+]
 
 /** Of the 100 connections that the server accepts, the edge leaves enough for the control plane. */
 const maxConnections = 60

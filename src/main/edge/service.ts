@@ -55,10 +55,7 @@ export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdg
   const databases = names && { homeNumber: names.homeNumber, host: reachableHost(config.pgListen) }
   const api = names && findApiSettings(controlPlane, listen)
   const state = await supervisor.inspectService(service)
-  const database = await ensureEdgeLogin(
-    controlPlane,
-    state.is === 'up' && previous ? JSON.parse(previous) : undefined,
-  )
+  const database = await ensureEdgeLogin(controlPlane, state.is === 'up' && previous ? JSON.parse(previous) : undefined)
   const own = createSettings(controlPlane, listen, boxes)
   const settings: EdgeSettings = { ...own, database, ownTls: ownTls.files, names, databases, api }
   const text = `${JSON.stringify(settings)}\n`
@@ -111,11 +108,7 @@ export function apiSocket(home: Pick<Home, 'run'>): string {
 
 type OwnSettings = Omit<EdgeSettings, 'database' | 'ownTls' | 'names' | 'databases' | 'api'>
 
-function createSettings(
-  { config, home, world }: ControlPlane,
-  listen: Listen,
-  boxes: BoxNetwork,
-): OwnSettings {
+function createSettings({ config, home, world }: ControlPlane, listen: Listen, boxes: BoxNetwork): OwnSettings {
   return {
     version,
     ...listen,
