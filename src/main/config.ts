@@ -12,6 +12,7 @@ import {
   readList,
   readListen,
   readLogLevel,
+  readNetworks,
   readNumber,
   readPath,
   readPools,
@@ -49,6 +50,8 @@ export interface Config {
   insecure: boolean
   rateLimit: boolean
   regions: string[] | null
+  /** Networks of proxies in front of the edge that tell the truth about clients. */
+  trustedProxies: string[]
   /** Address ranges for apps; null: the default ranges of the home. */
   ipPools: string[] | null
   /** The addresses clusters listen on, the host name given to clients, and the ports to assign. */
@@ -97,6 +100,7 @@ export function readConfig(environment: Environment = process.env): Config {
     insecure: read('BERTH_INSECURE', readSwitch),
     rateLimit: read('BERTH_RATE_LIMIT', readSwitch),
     regions: read('BERTH_REGIONS', readList),
+    trustedProxies: read('BERTH_TRUSTED_PROXIES', readNetworks),
     ipPools: read('BERTH_IP_POOLS', readPools),
     pgListen: raw('BERTH_PG_LISTEN'),
     pgHost: raw('BERTH_PG_HOST'),

@@ -1,5 +1,6 @@
 // Parsers for the values of settings. Each takes the name of the setting for its error message.
 
+import { isIPv4, isIPv6 } from 'node:net'
 import { resolve } from 'node:path'
 import { parsePools } from '../model/app/ip.ts'
 import { parseDuration } from '../model/duration.ts'
@@ -59,6 +60,19 @@ export function readPools(name: string, value: string): string[] | null {
     throw new Error(`${name} must be ranges such as 127.100.0.0/16,fd00::/64; ${(error as Error).message}`)
   }
   return pools
+}
+
+export function readNetworks(name: string, value: string): string[] {
+  const networks = readList(name, value) ?? []
+  for (const network of networks) {
+    const [address = '', bits, ...rest] = network.split('/')
+    const maxBits = isIPv4(address) ? 32 : isIPv6(address) && !address.includes('%') ? 128 : -1
+    const isPrefix = bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= maxBits)
+    if (maxBits < 0 || !isPrefix || rest.length > 0) {
+      throw new Error(`${name} must be addresses and ranges such as 10.0.0.5,fd00::/64, not "${network}"`)
+    }
+  }
+  return networks
 }
 
 export function readPortRange(name: string, value: string): { first: number; last: number } {

@@ -44,6 +44,11 @@ export const settings: Setting[] = [
   { name: 'BERTH_RATE_LIMIT', fallback: 'off', about: 'on: 1/s burst 3 per action and object, 5/s burst 10 for reads' },
   { name: 'BERTH_REGIONS', fallback: '', about: 'comma list of region codes; any well-formed one when unset' },
   {
+    name: 'BERTH_TRUSTED_PROXIES',
+    fallback: '',
+    about: 'comma list of addresses and ranges of proxies in front of the edge whose X-Forwarded-* fields are believed',
+  },
+  {
     name: 'BERTH_IP_POOLS',
     fallback: '',
     about: 'comma list of address ranges for apps; a 127.100.0.0/16 and a private IPv6 /64 per home when unset',

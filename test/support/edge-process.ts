@@ -110,6 +110,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       ownTls: null,
       certificateKey: Buffer.alloc(32).toString('base64'),
       region: 'local',
+      trustedProxies: [],
       pools: [],
       names: null,
       databases: null,

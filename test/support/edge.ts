@@ -25,6 +25,7 @@ import { LoadBalancer } from '../../src/edge/routing/balancer.ts'
 import { type Feed, startFeed } from '../../src/edge/routing/feed.ts'
 import { RouteTable } from '../../src/edge/routing/table.ts'
 import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../src/edge/server.ts'
+import { TrustedProxies } from '../../src/edge/tcp/trusted-proxy.ts'
 import { UpstreamPool } from '../../src/edge/tcp/upstream-pool.ts'
 import type { EdgeTls } from '../../src/edge/tls/server.ts'
 import { startEdgeRequests } from '../../src/reconcile/edge-request.ts'
@@ -88,7 +89,13 @@ export const webPorts = [
 
 /** Runs the edge in this process, on a real state database. Sandboxes and machines are only rows; their programs run here. */
 export function useEdge(
-  options: { waitTimeoutMs?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
+  options: {
+    waitTimeoutMs?: number
+    maxConnections?: number
+    tls?: EdgeTls
+    workers?: number
+    trustedProxies?: string[]
+  } = {},
 ) {
   const database = useDatabase()
   const opened: { close(): unknown }[] = []
@@ -297,6 +304,7 @@ export function useEdge(
       resendBudget,
       encoders,
       domains: ['sandbox.test', 'app.test'],
+      trustedProxies: new TrustedProxies(options.trustedProxies ?? []),
       nextId: createIdGenerator(),
       onError: (error) => edge.errors.push(error),
     }

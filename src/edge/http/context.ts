@@ -1,6 +1,7 @@
 import type { Access } from '../routing/access.ts'
 import type { LoadBalancer } from '../routing/balancer.ts'
 import type { RouteTable } from '../routing/table.ts'
+import type { TrustedProxies } from '../tcp/trusted-proxy.ts'
 import type { UpstreamPool } from '../tcp/upstream-pool.ts'
 import type { ByteBudget } from '../types.ts'
 import type { EncoderLimit } from './compress.ts'
@@ -25,6 +26,7 @@ export interface HttpContext {
   encoders: EncoderLimit
   /** Only host names below these belong to sandboxes and apps. */
   domains: string[]
+  trustedProxies: TrustedProxies
   nextId(): string
   onError(error: unknown): void
 }

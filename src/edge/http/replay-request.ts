@@ -3,6 +3,7 @@ import type { MachineSelector } from '../routing/balancer.ts'
 import type { Target } from '../routing/target.ts'
 import type { RequestHead } from './message.ts'
 import type { Replay, Transform } from './replay.ts'
+import { splitList } from './syntax.ts'
 
 /** A replay in progress. */
 export interface OngoingReplay {
@@ -33,10 +34,7 @@ export function parseSelector({ fields }: RequestHead): MachineSelector | undefi
 }
 
 function parseList(text: string): string[] {
-  return text
-    .toLowerCase()
-    .split(',')
-    .map((each) => each.trim())
+  return splitList(text.toLowerCase())
 }
 
 /** The header line that tells the target of a replay where it came from. */

@@ -31,7 +31,7 @@ interface CachedCaller {
 }
 
 const publicAccess: Verdict = { allowed: true, isPlatformToken: false }
-const tokenPattern = /^(?:(?:bearer|flyv1)\s+)+(\S+)$/i
+const tokenPattern = /^(?:(?:bearer|flyv1)[\t ]+)+([\x21-\x7e]+)$/i
 const platformTokenPattern = /^berth_[0-9A-Za-z]{43}$/
 
 export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now): Access {

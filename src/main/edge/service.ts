@@ -119,6 +119,7 @@ function createSettings({ config, home, world }: ControlPlane, listen: Listen, b
     tls: config.tls ?? null,
     certificateKey: certificateKey(world.encryptionKey).toString('base64'),
     region: config.regions?.[0] ?? 'local',
+    trustedProxies: config.trustedProxies,
     pools: config.ipPools ?? defaultPools(home.number),
     autostopSeconds: config.autostopSeconds,
     uid: isRoot() ? edgeUid(home) : null,

@@ -19,6 +19,7 @@ import { RouteTable } from '../../edge/routing/table.ts'
 import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../edge/server.ts'
 import type { EdgeSettings } from '../../edge/settings.ts'
 import { apiListen } from '../../edge/tcp/api.ts'
+import { TrustedProxies } from '../../edge/tcp/trusted-proxy.ts'
 import { UpstreamPool } from '../../edge/tcp/upstream-pool.ts'
 import { Certificates } from '../../edge/tls/certificate.ts'
 import type { EdgeTls } from '../../edge/tls/server.ts'
@@ -128,6 +129,8 @@ function createContext({ settings, log, db, table, balancer }: WorkerParts): Htt
     resendBudget: { usedBytes: 0, maxBytes: maxResendBytes },
     encoders: { open: 0, max: maxEncoders },
     domains: [settings.sandboxDomain, settings.domain],
+    // Settings of an older version lack the list, until the control plane has started.
+    trustedProxies: new TrustedProxies(settings.trustedProxies ?? []),
     nextId: createIdGenerator(),
     onError: (err) => log.error({ err }, 'request failed'),
   }
