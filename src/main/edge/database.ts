@@ -9,12 +9,12 @@ import { ensureEdgeRole } from '../../store/edge-role.ts'
 import type { ControlPlane } from '../control-plane.ts'
 
 /**
- * Prepares the role of the edge and returns its login. The password is new each time the edge starts, and only root can
- * read the file with the settings that contains it. A running edge keeps its password, as it has no other.
+ * Prepares the role of the edge and returns its login. Only root can read the file with the settings that contains its
+ * password. `kept` are the settings of a running edge that stay as they are.
  */
 export async function ensureEdgeLogin(
   { config, db, databaseConfig }: Pick<ControlPlane, 'config' | 'db' | 'databaseConfig'>,
-  running: Pick<EdgeSettings, 'database'> | undefined,
+  kept: Pick<EdgeSettings, 'database'> | undefined,
 ): Promise<pg.ClientConfig> {
   if (config.edgeDatabaseUrl !== undefined) {
     await ensureEdgeRole(db, { name: decodeURIComponent(new URL(config.edgeDatabaseUrl).username) })
@@ -25,7 +25,7 @@ export async function ensureEdgeLogin(
     await ensureEdgeRole(db, { name: edgeRole, verifier: null })
     return { ...databaseConfig, user: edgeRole }
   }
-  const password = findPassword(running) ?? randomBytes(24).toString('base64url')
+  const password = findPassword(kept) ?? randomBytes(24).toString('base64url')
   await ensureEdgeRole(db, { name: edgeRole, verifier: scramVerifier(password) })
   return { ...databaseConfig, user: edgeRole, password }
 }

@@ -54,11 +54,16 @@ export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdg
   const names = await findNameServer(controlPlane, boxes)
   const databases = names && { homeNumber: names.homeNumber, host: reachableHost(config.pgListen) }
   const api = names && findApiSettings(controlPlane, listen)
-  const state = await supervisor.inspectService(service)
-  const database = await ensureEdgeLogin(controlPlane, state.is === 'up' && previous ? JSON.parse(previous) : undefined)
   const own = createSettings(controlPlane, listen, boxes)
-  const settings: EdgeSettings = { ...own, database, ownTls: ownTls.files, names, databases, api }
-  const text = `${JSON.stringify(settings)}\n`
+  const compose = (database: EdgeSettings['database']): string => {
+    const settings: EdgeSettings = { ...own, database, ownTls: ownTls.files, names, databases, api }
+    return `${JSON.stringify(settings)}\n`
+  }
+  const state = await supervisor.inspectService(service)
+  const earlier: EdgeSettings | undefined = previous && JSON.parse(previous)
+  // The password changes whenever the workers are replaced anyway, and never under running ones.
+  const isKept = earlier !== undefined && state.is === 'up' && compose(earlier.database) === previous
+  const text = compose(await ensureEdgeLogin(controlPlane, isKept ? earlier : undefined))
   if (state.is !== 'up') await checkPortIsFree(listen)
   if (text !== previous) writeSecret(file, text)
   await supervisor.ensureService(service, {
