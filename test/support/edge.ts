@@ -18,7 +18,7 @@ import {
 import { afterAll, afterEach, beforeAll } from 'vitest'
 import type { HttpContext } from '../../src/edge/http/context.ts'
 import { Http2Upstreams } from '../../src/edge/http/http2-upstream.ts'
-import { ReplayCache } from '../../src/edge/http/replay-cache.ts'
+import { ReplayCache } from '../../src/edge/http/replay/replay-cache.ts'
 import { SandboxConnector } from '../../src/edge/http/sandbox-connector.ts'
 import { createAccess } from '../../src/edge/routing/access.ts'
 import { LoadBalancer } from '../../src/edge/routing/balancer.ts'

@@ -12,8 +12,8 @@ import type { HttpContext } from './context.ts'
 import type { Exchange } from './exchange.ts'
 import { appResponseText, type ResponseOptions, requestText } from './forwarded-head.ts'
 import type { ResponseHead } from './message.ts'
-import { parseSelector } from './replay-request.ts'
-import { Replayer } from './replayer.ts'
+import { parseSelector } from './replay/replay-request.ts'
+import { Replayer } from './replay/replayer.ts'
 
 const idempotentMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
 /** New connections that may break before a response; reused ones can be closed at any time and do not count. */

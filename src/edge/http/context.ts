@@ -6,7 +6,7 @@ import type { UpstreamPool } from '../tcp/upstream-pool.ts'
 import type { ByteBudget } from '../types.ts'
 import type { EncoderLimit } from './compress.ts'
 import type { Http2Upstreams } from './http2-upstream.ts'
-import type { ReplayCache } from './replay-cache.ts'
+import type { ReplayCache } from './replay/replay-cache.ts'
 import type { SandboxConnector } from './sandbox-connector.ts'
 
 /** The parts of the edge that serve HTTP requests. */

@@ -1,9 +1,9 @@
-import type { AppRoute } from '../routing/app.ts'
-import type { MachineSelector } from '../routing/balancer.ts'
-import type { Target } from '../routing/target.ts'
-import type { RequestHead } from './message.ts'
+import type { AppRoute } from '../../routing/app.ts'
+import type { MachineSelector } from '../../routing/balancer.ts'
+import type { Target } from '../../routing/target.ts'
+import type { RequestHead } from '../message.ts'
+import { splitList } from '../syntax.ts'
 import type { Replay, Transform } from './replay.ts'
-import { splitList } from './syntax.ts'
 
 /** A replay in progress. */
 export interface OngoingReplay {

@@ -1,8 +1,8 @@
 // Caches replays for a while, so that further requests skip the machine that asked for the replay. Each worker has its own
 // cache.
-import { isBelow, parsePathPrefix } from '../../model/path-prefix.ts'
-import type { MachineSelector } from '../routing/balancer.ts'
-import { trimSpace } from './syntax.ts'
+import { isBelow, parsePathPrefix } from '../../../model/path-prefix.ts'
+import type { MachineSelector } from '../../routing/balancer.ts'
+import { trimSpace } from '../syntax.ts'
 
 /** The caching instructions of a response that asks for a replay. */
 export interface CacheDirective {

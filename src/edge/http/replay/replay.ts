@@ -1,5 +1,5 @@
-import { parseDuration } from '../../model/duration.ts'
-import { trimSpace } from './syntax.ts'
+import { parseDuration } from '../../../model/duration.ts'
+import { trimSpace } from '../syntax.ts'
 
 /** A program's response that asks for its request to be sent to another machine. */
 export interface Replay {

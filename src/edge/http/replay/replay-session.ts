@@ -1,8 +1,8 @@
 import { hash } from 'node:crypto'
-import { isBelow } from '../../model/path-prefix.ts'
-import type { SessionRule } from '../routing/session-rule.ts'
-import { fieldOf, type RequestHead } from './message.ts'
-import { trimSpace } from './syntax.ts'
+import { isBelow } from '../../../model/path-prefix.ts'
+import type { SessionRule } from '../../routing/session-rule.ts'
+import { fieldOf, type RequestHead } from '../message.ts'
+import { trimSpace } from '../syntax.ts'
 
 /** Requests with the same value of a cookie or header field. A replay of one of them is repeated for the others. */
 export interface ReplaySession {
