@@ -11,7 +11,7 @@ import type { AppPort } from './routing/app-port.ts'
 import { readFirstBytes } from './tcp/first-bytes.ts'
 import { localAddressOf, peerOf } from './tcp/peer.ts'
 import { Tunnel, type TunnelContext } from './tcp/tunnel.ts'
-import { handshakeRecord, readServerName } from './tls/client-hello.ts'
+import { handshakeRecord, normalizeServerName, readServerName } from './tls/client-hello.ts'
 import { type TlsRules, webTlsRules } from './tls/rules.ts'
 import { type EdgeTls, openTlsServers } from './tls/server.ts'
 import type { Peer } from './types.ts'
@@ -50,14 +50,14 @@ export class Acceptor {
     if (!port || ((port.tls || port.pgTls) && !this.tls)) socket.destroy()
     else if (port.pgTls) this.startPostgresTls(socket, port.tlsRules)
     else if (port.tls) this.startTls(socket, port.tlsRules)
-    else if (port.http) this.serveHttp(socket, peerOf(socket, false), localAddress)
-    else this.serveTunnel(socket, peerOf(socket, false), localAddress, app)
+    else if (port.http) this.serveHttp(socket, this.peerOf(socket, false), localAddress)
+    else this.serveTunnel(socket, this.peerOf(socket, false), localAddress, app)
   }
 
   /** The address serves many apps, so the host name in the TLS handshake or in the request determines the app. */
   private acceptSharedAddress(socket: Socket, localAddress: string): void {
     const { tls } = this
-    const peer = peerOf(socket, false)
+    const peer = this.peerOf(socket, false)
     const isExtra = isExtraPort(peer.port, this.context.edgePort)
     if ((!tls && !isExtra) || socket.localPort === 80) {
       this.serveHttp(socket, peer, this.findOwnAddress(localAddress))
@@ -81,7 +81,7 @@ export class Acceptor {
   }
 
   private startSharedTls(socket: Socket, localAddress: string, first: Buffer, isExtra: boolean): void {
-    const port = this.findSecurePort(socket, localAddress, readServerName(first)!)
+    const port = this.findSecurePort(socket, localAddress, normalizeServerName(readServerName(first)!))
     socket.unshift(first)
     if (isExtra && !port?.tls) socket.destroy()
     else this.startTls(socket, port?.tlsRules ?? webTlsRules)
@@ -105,20 +105,22 @@ export class Acceptor {
 
   /** Serves a connection after its TLS handshake. */
   private serveSecure(socket: TLSSocket): void {
-    const peer = peerOf(socket, true)
+    const peer = this.peerOf(socket, true)
     const localAddress = localAddressOf(socket)
-    const app = this.findApp(localAddress, socket.servername || '')
+    const serverName = readServerHost(socket)
+    const app = this.findApp(localAddress, serverName)
     const port = app && findPort(app, peer.port, true, this.context.edgePort)
     socket.on('error', () => {})
     if (app && port && !port.http) this.serveTunnel(socket, peer, localAddress, app)
     else if (socket.alpnProtocol === 'h2') {
-      const serve = (connection: Duplex) => void this.serveHttp(connection, peer, this.findOwnAddress(localAddress))
+      const serve = (connection: Duplex) =>
+        void this.serveHttp(connection, peer, this.findOwnAddress(localAddress), serverName)
       this.connections.addSession(serveHttp2(socket, serve, port?.idleTimeoutMs))
-    } else this.serveHttp(socket, peer, this.findOwnAddress(localAddress))
+    } else this.serveHttp(socket, peer, this.findOwnAddress(localAddress), serverName)
   }
 
-  private serveHttp(socket: Duplex, peer: Peer, ownAddress: string | undefined): ClientConnection {
-    const connection = new ClientConnection(socket, this.context, peer, ownAddress)
+  private serveHttp(socket: Duplex, peer: Peer, ownAddress: string | undefined, serverName?: string): ClientConnection {
+    const connection = new ClientConnection(socket, this.context, { peer, address: ownAddress, serverName })
     this.connections.add(socket, connection)
     return connection
   }
@@ -129,10 +131,14 @@ export class Acceptor {
     tunnel.start()
   }
 
+  private peerOf(socket: Socket, secure: boolean): Peer {
+    return peerOf(socket, secure, this.context.trustedProxies)
+  }
+
   /** Finds the app by its own address, or else by the host name that the client asks for. */
   private findApp(localAddress: string, serverName: string): AppRoute | undefined {
     const { apps } = this.context.table
-    return apps.findAddress(localAddress) ?? (serverName === '' ? undefined : apps.find(serverName.toLowerCase()))
+    return apps.findAddress(localAddress) ?? (serverName === '' ? undefined : apps.find(serverName))
   }
 
   private findSecurePort(socket: Socket, localAddress: string, serverName: string): AppPort | undefined {
@@ -144,4 +150,9 @@ export class Acceptor {
   private findOwnAddress(localAddress: string): string | undefined {
     return this.context.table.apps.findAddress(localAddress) ? localAddress : undefined
   }
+}
+
+/** The host name that the client asked for in the TLS handshake; empty if there is none. */
+function readServerHost({ servername }: TLSSocket): string {
+  return normalizeServerName(typeof servername === 'string' ? servername : '')
 }

@@ -21,6 +21,8 @@ export interface EdgeSettings {
   /** Decrypts the private keys of certificates; base64. */
   certificateKey: string
   region: string
+  /** Networks of proxies whose X-Forwarded-* fields are believed. */
+  trustedProxies?: string[]
   /** Networks whose addresses the edge may add to the loopback interface for apps. */
   pools: string[]
   /** The name server for machines; null when the host has no private networks. */

@@ -24,8 +24,10 @@ export interface Peer {
   /** The local port that the client connected to. */
   port: number
   remotePort?: number
-  /** The client is on this host, like an operator's proxy, so its X-Forwarded-* fields are believed. */
+  /** The client is a proxy of the operator, so its X-Forwarded-* fields are believed. */
   trusted: boolean
+  /** All proxies of the operator. */
+  proxies?: { has(address: string): boolean }
 }
 
 /** One of the worker processes of the edge; limits are divided between them. */

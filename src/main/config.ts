@@ -7,6 +7,7 @@ import { isLoopback } from '../model/network.ts'
 import { settings } from './setting.ts'
 import {
   readAllowedTargets,
+  readDatabaseUrl,
   readDomain,
   readDuration,
   readDurationOrOff,
@@ -15,6 +16,7 @@ import {
   readListen,
   readLogLevel,
   readNameServers,
+  readNetworks,
   readNumber,
   readPath,
   readPools,
@@ -46,6 +48,8 @@ export interface Config {
   token: string | undefined
   /** Undefined: the platform runs its own state database. */
   databaseUrl: string | undefined
+  /** The login of the edge to an external state database; undefined: the same as that of the control plane. */
+  edgeDatabaseUrl: string | undefined
   tls: { certFile: string; keyFile: string } | undefined
   /** Allows listening beyond loopback without TLS. */
   insecure: boolean
@@ -53,6 +57,8 @@ export interface Config {
   /** The quotas of organizations without their own. */
   quotas: QuotaLimits
   regions: string[] | null
+  /** Networks of proxies in front of the edge that tell the truth about clients. */
+  trustedProxies: string[]
   /** Address ranges for apps; null: the default ranges of the home. */
   ipPools: string[] | null
   /** Targets of requests on behalf of tenants that are allowed although their addresses are not public. */
@@ -100,11 +106,13 @@ export function readConfig(environment: Environment = process.env): Config {
     autostopSeconds: read('BERTH_AUTOSTOP_INTERVAL', readDuration),
     token: raw('BERTH_TOKEN') || undefined,
     databaseUrl: raw('BERTH_DATABASE_URL') || undefined,
+    edgeDatabaseUrl: combineEdgeDatabase(raw('BERTH_DATABASE_URL'), read('BERTH_EDGE_DATABASE_URL', readDatabaseUrl)),
     tls: combineTls(read('BERTH_TLS_CERT', readPath), read('BERTH_TLS_KEY', readPath)),
     insecure: read('BERTH_INSECURE', readSwitch),
     rateLimit: read('BERTH_RATE_LIMIT', readSwitch),
     quotas: read('BERTH_QUOTAS', readQuotas),
     regions: read('BERTH_REGIONS', readList),
+    trustedProxies: read('BERTH_TRUSTED_PROXIES', readNetworks),
     ipPools: read('BERTH_IP_POOLS', readPools),
     outboundAllow: read('BERTH_OUTBOUND_ALLOW', readAllowedTargets),
     outboundDns: read('BERTH_OUTBOUND_DNS', readNameServers),
@@ -123,6 +131,11 @@ export function readConfig(environment: Environment = process.env): Config {
     sandboxUrl: raw('BERTH_SANDBOX_URL') || undefined,
     logLevel: read('BERTH_LOG_LEVEL', readLogLevel),
   }
+}
+
+function combineEdgeDatabase(databaseUrl: string, edgeDatabaseUrl: string | undefined): string | undefined {
+  if (edgeDatabaseUrl === undefined || databaseUrl !== '') return edgeDatabaseUrl
+  throw new Error('BERTH_EDGE_DATABASE_URL needs BERTH_DATABASE_URL; the embedded database has a role for the edge')
 }
 
 function combineTls(certFile: string | undefined, keyFile: string | undefined): Config['tls'] {

@@ -34,12 +34,14 @@ import { newTokenText } from '../model/account/token.ts'
 import { watchCertificates } from '../reconcile/app/certificate.ts'
 import { startChecker } from '../reconcile/app/machine-check.ts'
 import { watchMachines } from '../reconcile/app/machine-watch.ts'
+import { startEdgeRequests } from '../reconcile/edge-request.ts'
 import { startSampler } from '../reconcile/postgres/sampler.ts'
 import { type StateBackup, startStateBackup } from '../reconcile/state-backup.ts'
 import type { World } from '../reconcile/step.ts'
 import { startWorker, type Worker } from '../reconcile/worker.ts'
 import { machineFeed } from '../store/app/machine-feed.ts'
 import { type Database, openDatabase } from '../store/db.ts'
+import { edgeRequestChannel } from '../store/edge-request.ts'
 import { listen } from '../store/listen.ts'
 import { migrate } from '../store/migrate.ts'
 import { workChannel } from '../store/work.ts'
@@ -194,6 +196,11 @@ export function startLoop(
   const certificates = watchCertificates(world, (err) =>
     log.warn({ err }, 'certificate renewal failed; retrying later'),
   )
+  const edgeRequests = startEdgeRequests({
+    db: world.db,
+    listen: (onRequest) => listen(databaseConfig, edgeRequestChannel, onRequest),
+    onError: (err) => log.warn({ err }, 'request of the edge failed'),
+  })
   const stateBackup = startStateDumps(controlPlane)
   const worker = startWorker({
     world,
@@ -207,7 +214,7 @@ export function startLoop(
   })
   return {
     async stop() {
-      const others = [sampler, stateBackup, checker, watch, certificates, tree]
+      const others = [sampler, edgeRequests, stateBackup, checker, watch, certificates, tree]
       await Promise.all([worker.stop(), ...others.map((each) => each?.stop())])
       await changes.close()
     },

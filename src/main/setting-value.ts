@@ -1,6 +1,6 @@
 // Parsers for the values of settings. Each takes the name of the setting for its error message.
 
-import { isIP, isIPv4 } from 'node:net'
+import { isIP, isIPv4, isIPv6 } from 'node:net'
 import { resolve } from 'node:path'
 import { type AllowedTarget, parseAllowedTarget } from '../drivers/network/outbound-address.ts'
 import { parseQuotas, type QuotaLimits } from '../model/account/quota.ts'
@@ -24,6 +24,13 @@ export function readIssuer(name: string, value: string): string | undefined {
   if (value === '') return undefined
   if (/^https?:\/\/[^\s/?#]+(\/[^\s?#]*[^\s?#/])?$/.test(value)) return value
   throw new Error(`${name} must be a URL such as https://berth.example.com, without a trailing slash, not "${value}"`)
+}
+
+/** The URL names the role that gets the rights of the edge. */
+export function readDatabaseUrl(name: string, value: string): string | undefined {
+  if (value === '') return undefined
+  if (/^postgres(ql)?:\/\/[^@/\s]+@/.test(value) && URL.canParse(value) && new URL(value).username !== '') return value
+  throw new Error(`${name} must be a URL such as postgresql://berth_edge:password@host/database`)
 }
 
 export function readSwitch(name: string, value: string): boolean {
@@ -81,6 +88,17 @@ export function readQuotas(name: string, value: string): QuotaLimits {
   } catch (error) {
     throw new Error(`${name} must be a list such as clusters=5,disk_gb=unlimited; ${(error as Error).message}`)
   }
+export function readNetworks(name: string, value: string): string[] {
+  const networks = readList(name, value) ?? []
+  for (const network of networks) {
+    const [address = '', bits, ...rest] = network.split('/')
+    const maxBits = isIPv4(address) ? 32 : isIPv6(address) && !address.includes('%') ? 128 : -1
+    const isPrefix = bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= maxBits)
+    if (maxBits < 0 || !isPrefix || rest.length > 0) {
+      throw new Error(`${name} must be addresses and ranges such as 10.0.0.5,fd00::/64, not "${network}"`)
+    }
+  }
+  return networks
 }
 
 export function readPortRange(name: string, value: string): { first: number; last: number } {

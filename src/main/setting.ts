@@ -31,6 +31,13 @@ export const settings: Setting[] = [
   { name: 'BERTH_AUTOSTOP_INTERVAL', fallback: '3m', about: 'machines with autostop are stopped after this long idle' },
   { name: 'BERTH_TOKEN', fallback: '', about: 'root token; generated into <home>/token when unset', secret: true },
   { name: 'BERTH_DATABASE_URL', fallback: '', about: 'external state database; embedded when unset', secret: true },
+  {
+    name: 'BERTH_EDGE_DATABASE_URL',
+    fallback: '',
+    about:
+      'the same database with a role of the edge, which gets only the rights it needs; BERTH_DATABASE_URL when unset',
+    secret: true,
+  },
   { name: 'BERTH_TLS_CERT', fallback: '', about: 'certificate file for the listeners' },
   { name: 'BERTH_TLS_KEY', fallback: '', about: 'key file for the listeners' },
   { name: 'BERTH_INSECURE', fallback: 'off', about: 'on: listen beyond loopback without TLS' },
@@ -41,6 +48,11 @@ export const settings: Setting[] = [
     about: 'default quotas of organizations such as clusters=5,disk_gb=unlimited; see berth quotas list',
   },
   { name: 'BERTH_REGIONS', fallback: '', about: 'comma list of region codes; any well-formed one when unset' },
+  {
+    name: 'BERTH_TRUSTED_PROXIES',
+    fallback: '',
+    about: 'comma list of addresses and ranges of proxies in front of the edge whose X-Forwarded-* fields are believed',
+  },
   {
     name: 'BERTH_IP_POOLS',
     fallback: '',

@@ -8,7 +8,7 @@ import { CommandError } from '../cli/errors.ts'
 import { findClusterGap } from '../drivers/confine/probe.ts'
 import { ensureAuthority } from '../drivers/host/certificate.ts'
 import { findUserName, measureMemory } from '../drivers/host/facts.ts'
-import type { Home } from '../drivers/host/home.ts'
+import { edgeUid, type Home } from '../drivers/host/home.ts'
 import { isRoot } from '../drivers/host/process.ts'
 import { identityKey } from '../drivers/machine/identity-key.ts'
 import type { LocalSocket } from '../drivers/network/driver.ts'
@@ -181,7 +181,7 @@ async function startServer(server: FastifyInstance, setting: string, { host, por
 
 /** Listens for requests of machines, which arrive through the edge. Only the user of the edge can open the socket. */
 function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Promise<LocalSocket> {
-  const owner = { mode: 0o600, uid: isRoot() ? home.uidStart : undefined }
+  const owner = { mode: 0o600, uid: isRoot() ? edgeUid(home) : undefined }
   return listenBehindProxy(apiSocket(home), { ...owner, maxConnections: 1024 }, (request, response, from) => {
     request.headers[machineHeader] = from
     server.routing(request, response)

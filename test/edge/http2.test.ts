@@ -234,3 +234,57 @@ test('connections to a deleted machine are closed', async () => {
 test('no test caused an internal error', async () => {
   expect(edge.errors).toEqual([])
 })
+
+test.each<[string, Record<string, string>, number[]]>([
+  ['a host that differs from the authority', { host: 'other.app.test' }, [400]],
+  ['a path with letters beyond Latin-1', { ':path': '/\u0120' }, [400, 0]],
+  ['a path with a space', { ':path': '/a b' }, [400, 0]],
+  ['a path with a line break', { ':path': '/a\r\nX: y' }, [400, 0]],
+  ['a path with a fragment', { ':path': '/a#b' }, [400]],
+  ['a path without a slash', { ':path': 'x' }, [400, 0]],
+  ['an absolute path for another host', { ':path': 'http://other.app.test/' }, [400, 404, 0]],
+  ['a method with a space', { ':method': 'GET /x HTTP/1.1' }, [400, 0]],
+  ['a method with a line break', { ':method': 'GET\r\n' }, [400, 0]],
+  ['CONNECT', { ':method': 'CONNECT' }, [400, 405, 0]],
+  ['an authority with a space', { ':authority': 'a b' }, [400, 0]],
+  ['an authority with a user', { ':authority': 'a@b' }, [400, 0]],
+  ['an authority with a no-break space', { ':authority': '\xa0a.app.test' }, [400, 0]],
+  ['a length that is no number', { 'content-length': '1e1' }, [400, 0]],
+])('a request over HTTP/2 with %s is refused, and the edge goes on', async (_name, headers, statuses) => {
+  const seen: string[] = []
+  const app = await edge.app()
+  await edge.backendOf(app, (request, reply) => {
+    seen.push(request.url!)
+    reply.end('ok')
+  })
+  const session = openHttp2(`${app}.app.test`, edge.port)
+  const authority = `${app}.app.test`
+  // Node.js refuses some of these itself, and closes the session or the stream for others: status 0.
+  const status = await askHttp2(session, { ':path': '/', ':authority': authority, ...headers }).then(
+    (reply) => reply.headers[':status'],
+    () => 0,
+  )
+  session.destroy()
+  expect(statuses).toContain(status)
+  expect(seen).toEqual([])
+  expect((await edge.ask(app)).body).toBe('ok')
+  expect(edge.errors).toEqual([])
+})
+
+test.each(['b\r\nX-Invented: y', 'b\u010d\u010aX-Invented: y', 'b\0', 'b\x0b'])(
+  'a header value over HTTP/2 cannot add a line: %j',
+  async (value) => {
+    const app = await edge.app()
+    await edge.backendOf(app, (request, reply) => void reply.end(JSON.stringify(request.rawHeaders)))
+    const session = openHttp2(`${app}.app.test`, edge.port)
+    // The HTTP/2 implementation drops fields with control characters, or refuses the whole request.
+    const text = await askHttp2(session, { ':path': '/', ':authority': `${app}.app.test`, 'x-a': value }).then(
+      (reply) => reply.body.toString(),
+      () => '[]',
+    )
+    session.destroy()
+    expect(text).not.toContain('X-Invented')
+    expect(text).not.toMatch(/\\u000|\\r|\\n/)
+    expect((await edge.ask(app)).status).toBe(200)
+  },
+)

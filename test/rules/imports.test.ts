@@ -35,6 +35,7 @@ const registries = [
   'src/live/context.ts',
   'src/model/settings.ts',
   'src/reconcile/loop.ts',
+  'src/store/edge-request.ts',
   'src/store/transition.ts',
 ]
 

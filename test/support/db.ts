@@ -12,6 +12,8 @@ declare module 'vitest' {
 }
 
 export const templateDatabase = 'berth_template'
+/** The role of the edge, which has the rights of the edge in every copy of the template. */
+export const edgeUser = 'berth_edge'
 
 /** Provides a separate database for one test file, copied from a migrated template in milliseconds. */
 export function useDatabase(): { db: Database; config: pg.ClientConfig } {

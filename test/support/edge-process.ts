@@ -8,7 +8,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll } from 'vitest'
 import type { EdgeSettings } from '../../src/edge/settings.ts'
-import { useDatabase } from './db.ts'
+import { startEdgeRequests } from '../../src/reconcile/edge-request.ts'
+import { edgeRequestChannel } from '../../src/store/edge-request.ts'
+import { listen } from '../../src/store/listen.ts'
+import { edgeUser, useDatabase } from './db.ts'
 import { freePort } from './port.ts'
 import { until } from './until.ts'
 
@@ -28,6 +31,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
   const directory = mkdtempSync(join(tmpdir(), 'berth-edge-'))
   const opened: Server[] = []
   let slot = 1023
+  let requests: { stop(): Promise<void> } | undefined
 
   const edge = {
     database,
@@ -101,11 +105,12 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       sandboxDomain: 'sandbox.test',
       domain: 'app.test',
       boxes: 'host',
-      database: database.config,
+      database: { ...database.config, user: edgeUser },
       tls: null,
       ownTls: null,
       certificateKey: Buffer.alloc(32).toString('base64'),
       region: 'local',
+      trustedProxies: [],
       pools: [],
       names: null,
       databases: null,
@@ -121,6 +126,13 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
 
   beforeAll(async () => {
     edge.port = await freePort()
+    requests = startEdgeRequests({
+      db: database.db,
+      listen: (onRequest) => listen(database.config, edgeRequestChannel, onRequest),
+      onError: (error) => {
+        edge.log += `${error}\n`
+      },
+    })
     await database.db.query(`insert into org (id, slug, name) values ('acme', 'acme', 'acme')`)
     const file = join(directory, 'edge.json')
     writeFileSync(file, JSON.stringify(settings()))
@@ -145,6 +157,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
       edge.process.kill('SIGTERM')
       await once(edge.process, 'exit')
     }
+    await requests?.stop()
     rmSync(directory, { recursive: true, force: true })
   })
 

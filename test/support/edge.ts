@@ -18,19 +18,21 @@ import {
 import { afterAll, afterEach, beforeAll } from 'vitest'
 import type { HttpContext } from '../../src/edge/http/context.ts'
 import { Http2Upstreams } from '../../src/edge/http/http2-upstream.ts'
-import { ReplayCache } from '../../src/edge/http/replay-cache.ts'
+import { ReplayCache } from '../../src/edge/http/replay/replay-cache.ts'
 import { SandboxConnector } from '../../src/edge/http/sandbox-connector.ts'
 import { createAccess } from '../../src/edge/routing/access.ts'
 import { LoadBalancer } from '../../src/edge/routing/balancer.ts'
 import { type Feed, startFeed } from '../../src/edge/routing/feed.ts'
 import { RouteTable } from '../../src/edge/routing/table.ts'
 import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../src/edge/server.ts'
+import { TrustedProxies } from '../../src/edge/tcp/trusted-proxy.ts'
 import { UpstreamPool } from '../../src/edge/tcp/upstream-pool.ts'
 import type { EdgeTls } from '../../src/edge/tls/server.ts'
-import { wakeMachine } from '../../src/store/app/route.ts'
+import { startEdgeRequests } from '../../src/reconcile/edge-request.ts'
 import { type Database, openDatabase } from '../../src/store/db.ts'
-import { wakeSandbox } from '../../src/store/sandbox/route.ts'
-import { useDatabase } from './db.ts'
+import { edgeRequestChannel, requestFromEdge } from '../../src/store/edge-request.ts'
+import { listen } from '../../src/store/listen.ts'
+import { edgeUser, useDatabase } from './db.ts'
 import { until } from './until.ts'
 
 export interface Backend {
@@ -87,12 +89,19 @@ export const webPorts = [
 
 /** Runs the edge in this process, on a real state database. Sandboxes and machines are only rows; their programs run here. */
 export function useEdge(
-  options: { waitTimeoutMs?: number; maxConnections?: number; tls?: EdgeTls; workers?: number } = {},
+  options: {
+    waitTimeoutMs?: number
+    maxConnections?: number
+    tls?: EdgeTls
+    workers?: number
+    trustedProxies?: string[]
+  } = {},
 ) {
   const database = useDatabase()
   const opened: { close(): unknown }[] = []
   let own: Database
   let feed: Feed
+  let requests: { stop(): Promise<void> }
   let server: EdgeServer
   let listener: TcpServer
   let slot = 0
@@ -243,12 +252,17 @@ export function useEdge(
   }
 
   beforeAll(async () => {
-    own = openDatabase({ ...database.config, max: 3 })
+    own = openDatabase({ ...database.config, user: edgeUser, max: 3 })
+    requests = startEdgeRequests({
+      db: database.db,
+      listen: (onRequest) => listen(database.config, edgeRequestChannel, onRequest),
+      onError: (error) => edge.errors.push(error),
+    })
     const { table } = edge
     const waitTimeoutMs = options.waitTimeoutMs ?? 5_000
     edge.balancer = new LoadBalancer({
       apps: table.apps,
-      wake: (id) => own.transaction((tx) => wakeMachine(tx, id)),
+      wake: (id) => requestFromEdge(own, 'wake_machine', id),
       waitTimeoutMs,
     })
     listener = createTcpServer({ noDelay: true }, (socket) => server.accept(socket))
@@ -260,7 +274,7 @@ export function useEdge(
       worker: { index: 0, count: options.workers ?? 1 },
       table,
       db: own,
-      databaseConfig: database.config,
+      databaseConfig: { ...database.config, user: edgeUser },
       sandboxDomain: 'sandbox.test',
       boxes: 'host',
       onChange() {
@@ -276,7 +290,7 @@ export function useEdge(
   function createContext(waitTimeoutMs: number): HttpContext {
     const { table, balancer, resendBudget, encoders } = edge
     const pool = new UpstreamPool()
-    const wake = (route: { id: string }) => own.transaction((tx) => wakeSandbox(tx, route.id))
+    const wake = (route: { id: string }) => requestFromEdge(own, 'wake_sandbox', route.id)
     return {
       table,
       pool,
@@ -290,6 +304,7 @@ export function useEdge(
       resendBudget,
       encoders,
       domains: ['sandbox.test', 'app.test'],
+      trustedProxies: new TrustedProxies(options.trustedProxies ?? []),
       nextId: createIdGenerator(),
       onError: (error) => edge.errors.push(error),
     }
@@ -304,6 +319,7 @@ export function useEdge(
     await server?.drain(0)
     await feed?.close()
     await own?.close()
+    await requests?.stop()
   })
 
   return edge

@@ -1,4 +1,4 @@
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { listAllQuotas } from '../../actions/account/quota.ts'
 import { getCaller } from '../../actions/context.ts'
 import { databaseAnswers } from '../../actions/health.ts'
@@ -28,7 +28,7 @@ export function addPages(server: FastifyInstance, { area, routes, context, metri
 
   // Metrics describe the whole platform, so only its operator may read them: a local process, or the root token.
   server.get('/metrics', async (request, reply) => {
-    if (!isLoopback(request.ip ?? '')) {
+    if (!isLoopback(request.ip ?? '') || isProxied(request)) {
       const caller = await getCaller({ db, area: 'platform', tokenHash: readTokenHash(request.headers.authorization) })
       if (caller.kind !== 'root') throw forbidden('only a root token may read the metrics')
     }
@@ -62,4 +62,9 @@ export function addPages(server: FastifyInstance, { area, routes, context, metri
 function addIdentityPages(server: FastifyInstance, context: ServerOptions['context']): void {
   server.get('/.well-known/openid-configuration', async () => discovery(context.settings.issuer()))
   server.get('/.well-known/jwks.json', async () => listIdentityKeys(context))
+}
+
+/** A proxy on this host connects from loopback too, for clients from anywhere. */
+function isProxied({ headers }: FastifyRequest): boolean {
+  return ['x-forwarded-for', 'forwarded', 'via', 'x-real-ip'].some((name) => name in headers)
 }

@@ -35,6 +35,13 @@ const maxHomes = 63
 export const uidsPerBox = 65_536
 export const uidsPerHome = 1024 * uidsPerBox
 
+/**
+ * The uid of the edge. The range below that of the boxes has the state database first, then the clusters, and the edge last.
+ */
+export function edgeUid(home: Pick<Home, 'uidStart'>): number {
+  return home.uidStart + uidsPerBox - 1
+}
+
 /** The longest socket path is `run/<32 characters>/.s.PGSQL.<port>`. The kernel truncates paths after 107 bytes. */
 const longestSocket = `/run/${'x'.repeat(32)}/.s.PGSQL.65535`
 const maxSocketBytes = 107

@@ -57,7 +57,7 @@ function readProxyHeader(socket: Socket, onClient: (address: string) => void): v
     if (end < 0 && read.length <= maxHeaderBytes) return
     clearTimeout(timeout)
     socket.off('data', take).pause()
-    const from = /^PROXY TCP6 (\S+) /.exec(read.toString('latin1', 0, end))?.[1]
+    const from = /^PROXY TCP6 ([0-9A-Fa-f:.]+) /.exec(read.toString('latin1', 0, end))?.[1]
     if (end < 0 || from === undefined) {
       socket.destroy()
       return

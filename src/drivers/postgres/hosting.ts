@@ -24,7 +24,7 @@ export function localHosting({ home, listen, host, ports, configuredBins }: Host
     localHost: reachableHost(listen),
     hosts: [...new Set([host, 'localhost', '127.0.0.1', '::1'])],
     ports,
-    // The state database has the first uid of the home; later ranges are for boxes.
+    // The state database has the first uid of the home, the edge the last one below the ranges of boxes.
     uids: isRoot() ? { first: home.uidStart + 1, last: home.uidStart + uidStride } : undefined,
     findToolchain: (major) => ensureToolchain(major, home, { configuredBin: configuredBins[major] }),
     isInstalled: ({ bin }) => isExecutable(`${bin}/postgres`),

@@ -1,11 +1,13 @@
 import { randomBytes } from 'node:crypto'
-import { chmodSync, chownSync, existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, chownSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
 import type { Toolchain } from '../../model/postgres/toolchain.ts'
-import type { Home } from '../host/home.ts'
+import { edgeUid, type Home } from '../host/home.ts'
+import { withoutNewPrivileges } from '../host/privilege.ts'
 import { isRoot, run } from '../host/process.ts'
-import { clearStaleLocks, findReadyPid } from '../postgres/postmaster.ts'
 import type { Supervisor } from '../s6/driver.ts'
+import { controlRole, ensureAccessFiles } from './access.ts'
+import { clearStaleLocks, findReadyPid } from './postmaster.ts'
 
 export interface StateDatabase {
   /** The directory of the Unix socket, which `pg` accepts as a host. */
@@ -22,7 +24,7 @@ export interface StateDatabaseParts {
 }
 
 const service = 'state-database'
-const name = 'berth'
+const name = controlRole
 // The port is only part of the socket's name; the server does not listen on TCP.
 const port = 5432
 const startTimeoutSeconds = 60
@@ -48,29 +50,42 @@ export async function ensureStateDatabase({ home, supervisor, toolchain }: State
   const socketDirectory = `${home.run}/state`
   const uid = isRoot() ? home.uidStart : undefined
   if (!existsSync(data)) await createData(home.state, data, toolchain, uid)
-  ensureSocketDirectory(socketDirectory, uid)
-  const options = { ...settings, port: String(port), unix_socket_directories: socketDirectory }
+  ensureSocketDirectory(socketDirectory, home)
+  const { hbaFile, identFile, isChanged } = ensureAccessFiles(home)
+  const options = {
+    ...settings,
+    hba_file: hbaFile,
+    ident_file: identFile,
+    port: String(port),
+    unix_socket_directories: socketDirectory,
+  }
   await supervisor.ensureService(service, {
-    command: [
+    command: withoutNewPrivileges([
       `${toolchain.bin}/postgres`,
       '-D',
       data,
       ...Object.entries(options).flatMap(([k, v]) => ['-c', `${k}=${v}`]),
-    ],
+    ]),
     uid,
     stopSignal: 'SIGINT',
     stopTimeoutSeconds: 30,
-    beforeStart: [clearStaleLocks(data, socketDirectory, port)],
+    beforeStart: [clearStaleLocks(data, socketDirectory, port), closeOwnAccessFile(data)],
   })
   await waitUntilReady(supervisor, data)
+  if (isChanged) await supervisor.signalService(service, 'SIGHUP')
   return { host: socketDirectory, port, user: name, database: name }
 }
 
-// The mode of the directory controls access: its owner and root may connect, without a password.
-function ensureSocketDirectory(directory: string, uid: number | undefined): void {
+/** Only root, the server and the edge can enter it; the access files decide who may log in as which role. */
+function ensureSocketDirectory(directory: string, home: Home): void {
   mkdirSync(directory, { recursive: true, mode: 0o700 })
-  chmodSync(directory, 0o700)
-  if (uid !== undefined) chownSync(directory, uid, uid)
+  chmodSync(directory, isRoot() ? 0o710 : 0o700)
+  if (isRoot()) chownSync(directory, home.uidStart, edgeUid(home))
+}
+
+/** The server does not use this file, but older versions left lines in it that trust everyone. */
+function closeOwnAccessFile(data: string): string[] {
+  return ['/bin/sh', '-c', 'echo local all all reject > "$1/pg_hba.conf"', 'close-access', data]
 }
 
 async function createData(parent: string, data: string, toolchain: Toolchain, uid: number | undefined): Promise<void> {
@@ -82,8 +97,6 @@ async function createData(parent: string, data: string, toolchain: Toolchain, ui
     if (creator !== undefined) chownSync(fresh, creator, creator)
     await initializeData(fresh, toolchain, creator)
     if (uid !== undefined) await run('chown', ['-R', `${uid}:${uid}`, fresh])
-    // Written after the chown: before it, another process of the user nobody could have put a symbolic link there.
-    writeFileSync(`${fresh}/pg_hba.conf`, 'local all all trust\n')
     renameSync(fresh, data)
   } catch (cause) {
     rmSync(fresh, { recursive: true, force: true })
@@ -94,7 +107,7 @@ async function createData(parent: string, data: string, toolchain: Toolchain, ui
 
 async function initializeData(directory: string, toolchain: Toolchain, uid: number | undefined): Promise<void> {
   const locale = ['--locale=C.UTF-8', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']
-  const options = ['--username', name, '--auth=trust', '--encoding=UTF8', '--data-checksums', '--no-instructions']
+  const options = ['--username', name, '--auth=reject', '--encoding=UTF8', '--data-checksums', '--no-instructions']
   await run(`${toolchain.bin}/initdb`, ['-D', directory, ...options, ...locale], { uid })
   // Created before the directory gets its final name, so that an existing data directory always has the database.
   await run(`${toolchain.bin}/postgres`, ['--single', '-D', directory, '-c', 'exit_on_error=on', 'postgres'], {

@@ -4,5 +4,5 @@
 # The file appears only when the dump is complete. A repeated run starts over.
 umask 077
 rm -f "$1" "$1.new" || exit 1
-"$2/pg_dump" --no-password --compress=gzip --file="$1.new" || exit 1
+"$2/pg_dump" --no-password --no-privileges --compress=gzip --file="$1.new" || exit 1
 mv "$1.new" "$1"

@@ -11,6 +11,7 @@ const reasons: Record<number, string> = {
   404: 'Not Found',
   405: 'Method Not Allowed',
   408: 'Request Timeout',
+  421: 'Misdirected Request',
   431: 'Request Header Fields Too Large',
   501: 'Not Implemented',
   502: 'Bad Gateway',

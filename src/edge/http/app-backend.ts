@@ -6,13 +6,14 @@ import { MachineSearch, type SearchFailure, type SearchUser } from '../routing/m
 import type { Target } from '../routing/target.ts'
 import type { Upstream } from '../tcp/upstream.ts'
 import type { Backend } from './backend.ts'
+import { isSecureRequest } from './client-origin.ts'
 import { chooseEncoding, type Outgoing } from './compress.ts'
 import type { HttpContext } from './context.ts'
 import type { Exchange } from './exchange.ts'
-import { appResponseText, isSecureRequest, type ResponseOptions, requestText } from './forwarded-head.ts'
+import { appResponseText, type ResponseOptions, requestText } from './forwarded-head.ts'
 import type { ResponseHead } from './message.ts'
-import { parseSelector } from './replay-request.ts'
-import { Replayer } from './replayer.ts'
+import { parseSelector } from './replay/replay-request.ts'
+import { Replayer } from './replay/replayer.ts'
 
 const idempotentMethods = new Set(['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'TRACE'])
 /** New connections that may break before a response; reused ones can be closed at any time and do not count. */

@@ -3,7 +3,7 @@ import { Refusal } from '../refusal.ts'
 import { type AppRoute, findPort } from '../routing/app.ts'
 import type { SandboxRoute } from '../routing/sandbox.ts'
 import type { Peer } from '../types.ts'
-import { answerText, refusalText, refuseMessage } from './answer.ts'
+import { type AnswerOptions, answerText, refusalText, refuseMessage } from './answer.ts'
 import { AppBackend } from './app-backend.ts'
 import { writeBody } from './body.ts'
 import type { HttpContext } from './context.ts'
@@ -20,11 +20,19 @@ const lingerMs = 2_000
 /** Idle connections stay open this long while the edge drains, as a request may be on its way already. */
 const drainIdleMs = 3_000
 
+export interface ClientOrigin {
+  peer: Peer
+  /** The local address, if it belongs to a single app, which then gets the requests for every host name. */
+  address: string | undefined
+  /** The host name of the TLS handshake, normalized; undefined or empty if there is none. */
+  serverName?: string | undefined
+}
+
 /** An HTTP/1 connection of a client. Requests are handled one after another; pipelined ones wait. */
 export class ClientConnection implements ExchangeClient {
   readonly peer: Peer
-  /** The local address, if it belongs to a single app, which then gets the requests for every host name. */
   readonly address: string | undefined
+  private readonly serverName: string | undefined
   isClosing = false
   private readonly socket: Duplex
   private readonly context: HttpContext
@@ -38,11 +46,12 @@ export class ClientConnection implements ExchangeClient {
   private idleTimeoutMs: number | undefined = firstRequestTimeoutMs
   private headStartedAt = 0
 
-  constructor(socket: Duplex, context: HttpContext, peer: Peer, address: string | undefined) {
+  constructor(socket: Duplex, context: HttpContext, { peer, address, serverName }: ClientOrigin) {
     this.socket = socket
     this.context = context
     this.peer = peer
     this.address = address
+    this.serverName = serverName
     this.deadline = Date.now() + firstRequestTimeoutMs
     socket.on('data', (bytes) => this.onData(bytes))
     socket.on('drain', () => this.onDrain())
@@ -126,6 +135,10 @@ export class ClientConnection implements ExchangeClient {
       this.answerUnrouted(head, id)
       return
     }
+    if (this.isMisdirected(head.host, route)) {
+      this.refuseMisdirected(head, id)
+      return
+    }
     const exchange = new Exchange(this, context, { head, id }, (created) =>
       route.kind === 'app' ? new AppBackend(created, context, route) : new SandboxBackend(created, context, route),
     )
@@ -140,10 +153,31 @@ export class ClientConnection implements ExchangeClient {
     return this.address === undefined ? table.find(host) : table.apps.findAddress(this.address)
   }
 
+  /**
+   * True if the TLS connection was opened for a host name of another organization. Browsers reuse a connection for every
+   * name that its certificate covers, and open another one when they get status 421.
+   */
+  private isMisdirected(host: string, route: SandboxRoute | AppRoute): boolean {
+    if (!this.serverName || this.serverName === host || this.address !== undefined) return false
+    const asked = this.context.table.find(this.serverName)
+    return asked !== undefined && asked.orgId !== route.orgId
+  }
+
+  private refuseMisdirected(head: RequestHead, id: string): void {
+    const options = this.answerOptions(head, id)
+    const message = `this connection was opened for ${this.serverName}; open another one for ${head.host}`
+    this.answer(refusalText(new Refusal(421, 'misdirected_request', message), options), options.keepAlive)
+  }
+
+  private answerOptions(head: RequestHead, id: string): AnswerOptions {
+    const keepAlive = head.keepAlive && head.body === 0 && !this.isClosing
+    return { id, keepAlive, withoutBody: head.method === 'HEAD' }
+  }
+
   private answerUnrouted(head: RequestHead, id: string): void {
     const { table, domains } = this.context
-    const keepAlive = head.keepAlive && head.body === 0 && !this.isClosing
-    const options = { id, keepAlive, withoutBody: head.method === 'HEAD' }
+    const options = this.answerOptions(head, id)
+    const { keepAlive } = options
     const isForEdge = !domains.some((domain) => head.host.endsWith(`.${domain}`))
     if (isForEdge && head.target === '/healthz') {
       this.answer(answerText(200, { status: 'ok', routes: table.size }, '', options), keepAlive)

@@ -8,7 +8,7 @@ export type Encoding = 'br' | 'gzip'
 /** Smaller responses fit into one packet uncompressed. */
 const minBytes = 1024
 const compressible =
-  /^(?:text\/[^;]+|(?:application|image)\/[^;]+\+(?:json|xml)|application\/(?:json|(?:x-)?(?:ndjson|javascript|yaml)|toml|xml|wasm)|font\/[ot]tf|image\/(?:bmp|x-icon))\s*(?:;|$)/i
+  /^(?:text\/[^;]+|(?:application|image)\/[^;]+\+(?:json|xml)|application\/(?:json|(?:x-)?(?:ndjson|javascript|yaml)|toml|xml|wasm)|font\/[ot]tf|image\/(?:bmp|x-icon))[\t ]*(?:;|$)/i
 
 /** A response as the client gets it. */
 export interface Outgoing {
@@ -38,7 +38,7 @@ function isCompressible({ status, body, fields }: ResponseHead): boolean {
   return isTypeCompressible
 }
 
-const accepted = /^\s*([^\s;]+)\s*(?:;\s*q=([\d.]+))?/
+const accepted = /^[\t ]*([^\t ;]+)[\t ]*(?:;[\t ]*q=([01](?:\.\d{0,3})?)[\t ]*$)?/
 
 /** The encoding that the client prefers; Brotli wins a tie because it compresses better. */
 function acceptedEncoding({ fields }: Pick<RequestHead, 'fields'>): Encoding | undefined {

@@ -1,11 +1,12 @@
 // Writes the heads of forwarded messages: without hop-by-hop fields, and with the fields that the edge adds.
 import type { ResponseRules } from '../routing/app-port.ts'
 import type { Peer } from '../types.ts'
+import { readOrigin } from './client-origin.ts'
 import { chunked, type RequestHead, type ResponseHead, untilClose } from './message.ts'
 
 /** The field concerns one connection only and is dropped. */
 const hop = 1
-/** The edge sets the field itself. */
+/** The edge sets the field itself, or no client may send it. */
 const own = 2
 /** The field is kept if it comes from a trusted proxy. */
 const ifTrusted = 3
@@ -23,20 +24,28 @@ const requestFields = new Map<string, number>([
   ['upgrade', hop],
   ['host', hop],
   ['http2-settings', hop],
-  ['fly-client-ip', own],
-  ['fly-forwarded-port', own],
-  ['fly-request-id', own],
-  ['fly-region', own],
-  ['fly-replay-src', own],
-  ['fly-replay-failed', own],
-  ['fly-preferred-instance-unavailable', own],
-  ['fly-replay-cache-status', own],
-  ['x-forwarded-for', ifTrusted],
-  ['x-forwarded-proto', ifTrusted],
-  ['x-forwarded-host', ifTrusted],
-  ['x-forwarded-port', ifTrusted],
+  ['forwarded', ifTrusted],
+  // The edge writes these from what it knows; see client-origin.ts.
+  ['x-forwarded-for', own],
+  ['x-forwarded-proto', own],
+  ['x-forwarded-host', own],
+  ['x-forwarded-port', own],
   ['x-forwarded-ssl', own],
 ])
+
+/** The fields with which clients choose a machine. Programs believe all other Fly fields. */
+const clientFlyFields = new Set([
+  'fly-force-instance-id',
+  'fly-prefer-instance-id',
+  'fly-force-region',
+  'fly-prefer-region',
+  'fly-replay-cache-control',
+])
+
+function treatmentOf(name: string): number | undefined {
+  if (name.startsWith('fly-')) return clientFlyFields.has(name) ? undefined : own
+  return requestFields.get(name) ?? (name.startsWith('x-forwarded-') ? ifTrusted : undefined)
+}
 
 const responseFields = new Set([
   'connection',
@@ -63,45 +72,28 @@ export interface RequestOptions {
 export function requestText(head: RequestHead, peer: Peer, options: RequestOptions): string {
   const { fields, hopFields } = head
   let text = `${head.method} ${head.target} HTTP/1.1\r\nHost: ${head.authority}\r\n`
-  let forwarded: Map<string, string> | undefined
   for (let index = 0; index < fields.length; index += 3) {
     const name = fields[index + 1]!
-    const treatment = requestFields.get(name)
+    const treatment = treatmentOf(name)
     if (treatment === undefined) {
       if (hopFields?.includes(name) || (name === 'authorization' && options.withoutAuthorization)) continue
       // CGI-style programs cannot tell an underscore from a dash, so this could spoof a field of the edge.
-      if (name.includes('_') && requestFields.has(name.replaceAll('_', '-'))) continue
-      text += `${fields[index]}: ${fields[index + 2]}\r\n`
-    } else if (treatment === ifTrusted && (peer.trusted || name === 'x-forwarded-for')) {
-      forwarded ??= new Map()
-      const before = forwarded.get(name)
-      forwarded.set(name, before === undefined ? fields[index + 2]! : `${before}, ${fields[index + 2]}`)
-    }
+      if (name.includes('_') && treatmentOf(name.replaceAll('_', '-')) !== undefined) continue
+    } else if (treatment !== ifTrusted || !peer.trusted) continue
+    text += `${fields[index]}: ${fields[index + 2]}\r\n`
   }
   if (head.body === chunked) text += 'Transfer-Encoding: chunked\r\n'
   else if (head.framed) text += `Content-Length: ${head.body}\r\n`
   if (head.upgrade) text += `Connection: Upgrade\r\nUpgrade: ${head.upgrade}\r\n`
   else if (!options.keepAlive) text += 'Connection: close\r\n'
-  return `${text}${forwardedText(head, peer, forwarded)}${options.added}Fly-Request-Id: ${options.id}\r\n\r\n`
+  return `${text}${originText(head, peer)}${options.added}Fly-Request-Id: ${options.id}\r\n\r\n`
 }
 
-/** True if the client used HTTPS, also if only a trusted proxy says so. */
-export function isSecureRequest({ fields }: RequestHead, peer: Peer): boolean {
-  if (peer.secure || !peer.trusted) return peer.secure
-  for (let index = 1; index < fields.length; index += 3) {
-    if (fields[index] === 'x-forwarded-proto') return fields[index + 1]!.toLowerCase() === 'https'
-  }
-  return false
-}
-
-function forwardedText(head: RequestHead, peer: Peer, forwarded: Map<string, string> | undefined): string {
-  const chain = forwarded?.get('x-forwarded-for')
-  const proto = forwarded?.get('x-forwarded-proto') ?? (peer.secure ? 'https' : 'http')
-  const port = forwarded?.get('x-forwarded-port') ?? peer.port
-  const client = (peer.trusted && chain?.split(',')[0]?.trim()) || peer.address
-  return `X-Forwarded-For: ${chain === undefined ? peer.address : `${chain}, ${peer.address}`}\r
+function originText(head: RequestHead, peer: Peer): string {
+  const { chain, client, host, port, proto } = readOrigin(head, peer)
+  return `X-Forwarded-For: ${chain}\r
 X-Forwarded-Proto: ${proto}\r
-X-Forwarded-Host: ${forwarded?.get('x-forwarded-host') ?? head.authority}\r
+X-Forwarded-Host: ${host}\r
 X-Forwarded-Port: ${port}\r
 X-Forwarded-Ssl: ${proto === 'https' ? 'on' : 'off'}\r
 Fly-Client-IP: ${client}\r
@@ -125,7 +117,7 @@ export function responseText(head: ResponseHead, options: ResponseOptions): stri
     const name = fields[index + 1]!
     if (name === 'content-length') {
       // Also in responses to HEAD, where it is the length that a GET would have.
-      if (options.framing === 'length') text += `Content-Length: ${fields[index + 2]}\r\n`
+      if (options.framing === 'length') text += `Content-Length: ${Number(fields[index + 2])}\r\n`
     } else if (!responseFields.has(name) && !hopFields?.includes(name)) {
       text += `${fields[index]}: ${fields[index + 2]}\r\n`
     }
@@ -158,7 +150,7 @@ export function appResponseText(
   for (let index = 0; index < fields.length; index += 3) {
     const name = fields[index + 1]!
     if (name === 'content-length') {
-      if (options.framing === 'length') text += `Content-Length: ${fields[index + 2]}\r\n`
+      if (options.framing === 'length') text += `Content-Length: ${Number(fields[index + 2])}\r\n`
     } else if (responseFields.has(name) || hopFields?.includes(name) || rules?.fields.has(name)) continue
     else if (isPristine || !platformFields.has(name)) text += `${fields[index]}: ${fields[index + 2]}\r\n`
     else if (name === 'via') via += `${fields[index + 2]}, `

@@ -1,6 +1,6 @@
 // HTTP/2 between clients and the edge. Each stream becomes an HTTP/1 connection inside this process, so that requests are
 // handled by one implementation. This costs more than serving HTTP/1.
-import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { type ClientRequest, request as httpRequest, type IncomingMessage } from 'node:http'
 import {
   constants,
   type IncomingHttpHeaders,
@@ -38,13 +38,12 @@ export function serveHttp2(
 
 function forward(stream: ServerHttp2Stream, headers: IncomingHttpHeaders, hasBody: boolean, near: Duplex): void {
   near.on('error', () => {})
-  const request = httpRequest({
-    createConnection: () => near,
-    method: headers[':method'],
-    path: headers[':path'],
-    setHost: false,
-    headers: { ...forwardedHeaders(headers), host: headers[':authority'] ?? headers.host ?? '' },
-  })
+  const request = openRequest(headers, near)
+  if (!request) {
+    near.destroy()
+    stream.respond({ ':status': 400 }, { endStream: true })
+    return
+  }
   request.on('error', () => fail(stream))
   request.on('information', ({ statusCode, headers: early }) => {
     if (statusCode === 103 && !stream.headersSent)
@@ -57,6 +56,24 @@ function forward(stream: ServerHttp2Stream, headers: IncomingHttpHeaders, hasBod
     request.flushHeaders()
     stream.pipe(request)
   } else request.end()
+}
+
+/** Undefined for a request that has no equivalent in HTTP/1. */
+function openRequest(headers: IncomingHttpHeaders, near: Duplex): ClientRequest | undefined {
+  const { ':method': method, ':path': path, ':authority': authority, host } = headers
+  // The program would see one of them, and the route may have been chosen by the other.
+  if (authority !== undefined && host !== undefined && authority.toLowerCase() !== host.toLowerCase()) return undefined
+  try {
+    return httpRequest({
+      createConnection: () => near,
+      method,
+      path,
+      setHost: false,
+      headers: { ...forwardedHeaders(headers), host: authority ?? host ?? '' },
+    })
+  } catch {
+    return undefined // a field contains characters that HTTP/1 does not allow
+  }
 }
 
 function respond(stream: ServerHttp2Stream, response: IncomingMessage): void {

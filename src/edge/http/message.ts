@@ -1,5 +1,7 @@
 // Parses the heads of HTTP/1 messages. Anything that two parsers could interpret differently is rejected, to prevent
-// request smuggling.
+// request smuggling. Heads are decoded as Latin-1, in which no other character becomes an ASCII letter in lowercase.
+
+import { splitList, trimSpace } from './syntax.ts'
 
 /** A message that is not forwarded. A client that sent it gets the status. */
 export class BadMessage extends Error {
@@ -45,12 +47,14 @@ export interface ResponseHead extends Head {
   reason: string
 }
 
-const requestLine = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e\x80-\xff]+) HTTP\/(\d)\.(\d)$/
+// A fragment (#) is never sent to a server, and parsers differ in whether it ends the path.
+const requestLine = /^([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21\x22\x24-\x7e\x80-\xff]+) HTTP\/(\d)\.(\d)$/
 const statusLine = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: ([\t\x20-\x7e\x80-\xff]*))?$/
 const token = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
 const text = /^[\t\x20-\x7e\x80-\xff]*$/
 // A host name or a bracketed IPv6 address, with an optional port.
-const hostPattern = /^([a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])\.?(?::\d{1,5})?$/
+const hostPattern = /^([a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])\.?(?::(\d{1,5}))?$/
+const protocol = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:\/[!#$%&'*+\-.^_`|~0-9A-Za-z]+)?$/
 // 15 digits are a petabyte, and a number still represents them exactly.
 const lengthPattern = /^\d{1,15}$/
 
@@ -62,7 +66,7 @@ export function readFields(lines: string[], from: number): string[] {
     const colon = line.indexOf(':')
     const name = line.slice(0, colon)
     if (colon < 1 || !token.test(name)) throw new BadMessage('a header field is malformed')
-    const value = line.slice(colon + 1).trim()
+    const value = trimSpace(line.slice(colon + 1))
     if (!text.test(value)) throw new BadMessage(`the header field ${name} contains invalid characters`)
     fields.push(name, name.toLowerCase(), value)
   }
@@ -125,7 +129,7 @@ function interpretFields(request: RequestHead): void {
         readConnection(request, value)
         break
       case 'upgrade':
-        upgrade = value
+        upgrade = upgrade === undefined ? value : `${upgrade}, ${value}`
         break
       case 'authorization':
         // With two fields, the program might use another one than was checked here.
@@ -135,8 +139,15 @@ function interpretFields(request: RequestHead): void {
     }
   }
   if (hosts > 1 || (hosts === 0 && request.minor === 1)) throw new BadMessage('exactly one Host field is required')
-  // After an upgrade to HTTP/2, further requests would bypass all checks.
-  if (upgrade && request.hopFields?.includes('upgrade') && !/\bh2c\b/i.test(upgrade)) request.upgrade = upgrade
+  if (upgrade !== undefined && request.hopFields?.includes('upgrade')) request.upgrade = readUpgrade(upgrade)
+}
+
+/** After an upgrade to another version of HTTP or to TLS, further requests would bypass all checks. */
+function readUpgrade(value: string): string | undefined {
+  const protocols = splitList(value)
+  if (!protocols.every((name) => protocol.test(name))) throw new BadMessage('the Upgrade field is malformed')
+  const isRefused = protocols.some((name) => /^(?:h2c?|http|tls|ssl)(?:\/|$)/i.test(name))
+  return isRefused || protocols.length === 0 ? undefined : protocols.join(', ')
 }
 
 function readFraming(head: Head, name: string, value: string): void {
@@ -158,7 +169,8 @@ function readConnection(head: Head, value: string): void {
     if (head.minor === 0) head.keepAlive = true
   } else if (lower === 'close') head.keepAlive = false
   else {
-    const names = lower.split(',').map((name) => name.trim())
+    const names = splitList(lower)
+    if (!names.every((name) => token.test(name))) throw new BadMessage('the Connection field is malformed')
     if (names.includes('close')) head.keepAlive = false
     head.hopFields = [...(head.hopFields ?? []), ...names]
   }
@@ -168,15 +180,24 @@ function readConnection(head: Head, value: string): void {
 function readTarget(request: RequestHead): void {
   const { target } = request
   if (target.charCodeAt(0) !== 0x2f && !(target === '*' && request.method === 'OPTIONS')) {
-    const absolute = /^https?:\/\/([^/?#]+)(.*)$/i.exec(target)
+    const absolute = /^https?:\/\/([^/?]+)(.*)$/i.exec(target)
     if (!absolute) throw new BadMessage('the request target is malformed')
+    if (request.authority !== '' && readHost(request.authority) === undefined) {
+      throw new BadMessage('the Host field is malformed')
+    }
     request.authority = absolute[1]!
     request.target = absolute[2]!.startsWith('/') ? absolute[2]! : `/${absolute[2]}`
   }
   if (request.authority === '' && request.minor === 0) return
-  const host = hostPattern.exec(request.authority.toLowerCase())
-  if (!host) throw new BadMessage('the Host field is malformed')
-  request.host = host[1]!
+  const host = readHost(request.authority)
+  if (host === undefined) throw new BadMessage('the Host field is malformed')
+  request.host = host
+}
+
+/** The host name in an authority such as `shop.example.com:443`, in lowercase. Undefined if it is malformed. */
+export function readHost(authority: string): string | undefined {
+  const [, host, port = '0'] = hostPattern.exec(authority.toLowerCase()) ?? []
+  return Number(port) <= 65_535 ? host : undefined
 }
 
 /** `hasBody` is false for responses to HEAD requests. */

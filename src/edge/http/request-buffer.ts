@@ -4,7 +4,7 @@ const endOfHead = Buffer.from('\r\n\r\n')
 const lineFeed = 10
 const carriageReturn = 13
 const maxHeadBytes = 32_768
-const hostLine = /\r\nhost:[\t ]*([^\s:]+)(?::\d+)?[\t ]*\r\n/i
+const hostLine = /\r\nhost:[\t ]*([^\t\r\n :]+)(?::\d+)?[\t ]*\r\n/i
 
 /** The bytes of a client that no exchange has taken yet. */
 export class RequestBuffer {

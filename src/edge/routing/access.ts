@@ -1,5 +1,5 @@
 import { type Caller, hashToken } from '../../model/account/token.ts'
-import { findCaller } from '../../store/account/token.ts'
+import { findShownToken } from '../../store/account/shown-token.ts'
 import type { Db } from '../../store/db.ts'
 import type { SandboxRoute } from './sandbox.ts'
 
@@ -31,7 +31,7 @@ interface CachedCaller {
 }
 
 const publicAccess: Verdict = { allowed: true, isPlatformToken: false }
-const tokenPattern = /^(?:(?:bearer|flyv1)\s+)+(\S+)$/i
+const tokenPattern = /^(?:(?:bearer|flyv1)[\t ]+)+([\x21-\x7e]+)$/i
 const platformTokenPattern = /^berth_[0-9A-Za-z]{43}$/
 
 export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now): Access {
@@ -53,7 +53,7 @@ export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now)
   async function lookUp(token: string, cached: CachedCaller | undefined): Promise<CachedCaller | undefined> {
     try {
       const startedAt = now()
-      const fresh = { caller: await findCaller(db, hashToken(token)), at: startedAt }
+      const fresh = { caller: await findShownToken(db, hashToken(token)), at: startedAt }
       if (cache.size >= maxCached) cache.clear()
       cache.set(token, fresh)
       return fresh

@@ -1,14 +1,9 @@
 // Stops idle machines, at most one per app and region in each round. Every worker reports the load of its machines to the
 // database, and the first worker decides.
 import type { MachineService } from '../../model/app/machine-config.ts'
-import {
-  ifNotRunning,
-  listRunningMachines,
-  putLoads,
-  type RunningMachine,
-  stopIdleMachine,
-} from '../../store/app/machine-load.ts'
+import { listRunningMachines, putLoads, type RunningMachine } from '../../store/app/machine-load.ts'
 import type { Database } from '../../store/db.ts'
+import { requestFromEdge } from '../../store/edge-request.ts'
 import type { WorkerShare } from '../types.ts'
 
 export interface AutostopOptions {
@@ -29,7 +24,7 @@ export function startAutostop(options: AutostopOptions): { close(): void } {
   let isBusy = false
 
   async function report(): Promise<void> {
-    await putLoads(db, String(worker.index), takePeaks())
+    await putLoads(db, worker.index, takePeaks())
     reports += 1
     if (worker.index === 0 && reports % reportsPerRound === 0) await stopIdle(db, intervalSeconds)
   }
@@ -50,13 +45,11 @@ export function startAutostop(options: AutostopOptions): { close(): void } {
 }
 
 async function stopIdle(db: Database, intervalSeconds: number): Promise<void> {
-  await ifNotRunning(db, async (tx) => {
-    const machines = await listRunningMachines(tx, intervalSeconds)
-    for (const group of Map.groupBy(machines, ({ appId, region }) => `${appId} ${region}`).values()) {
-      const idle = chooseIdleMachine(group)
-      if (idle) await stopIdleMachine(tx, idle.id, idle.how)
-    }
-  })
+  const machines = await listRunningMachines(db, intervalSeconds)
+  for (const group of Map.groupBy(machines, ({ appId, region }) => `${appId} ${region}`).values()) {
+    const idle = chooseIdleMachine(group)
+    if (idle) await requestFromEdge(db, idle.how === 'suspend' ? 'suspend_machine' : 'stop_machine', idle.id)
+  }
 }
 
 /** Chooses which of the running machines of an app in a region to stop, if any. */

@@ -5,6 +5,7 @@ import { type BoxNetwork, boxEndpoint, type Endpoint } from '../types.ts'
 export interface SandboxRoute extends Endpoint {
   kind: 'sandbox'
   id: string
+  orgId: string
   host: string
   /** Null when the sandbox is public; otherwise requests need a token for it. */
   access: { orgId: string; sandbox: string; adminsOnly: boolean } | null
@@ -38,6 +39,7 @@ export function createSandboxRoute(
   return {
     kind: 'sandbox',
     id: row.id,
+    orgId: row.orgId,
     host: `${row.name}.${options.sandboxDomain}`,
     access: row.urlAuth === 'public' ? null : findAccess(row),
     ...endpoint,

@@ -1,12 +1,18 @@
 import type { Socket } from 'node:net'
-import { isLoopback } from '../../model/network.ts'
 import type { Peer } from '../types.ts'
+import type { TrustedProxies } from './trusted-proxy.ts'
 
-export function peerOf(socket: Socket, secure: boolean): Peer {
+export function peerOf(socket: Socket, secure: boolean, proxies: TrustedProxies): Peer {
   const address = withoutV4Prefix(socket.remoteAddress)
-  const trusted = isLoopback(address)
   const { localPort = 0, remotePort = 0 } = socket
-  return { address: address || 'unknown', secure, port: localPort, remotePort, trusted }
+  return {
+    address: address || 'unknown',
+    secure,
+    port: localPort,
+    remotePort,
+    trusted: proxies.has(address),
+    proxies,
+  }
 }
 
 export function localAddressOf(socket: Socket): string {

@@ -1,6 +1,7 @@
 import { createSecureContext, type SecureContext } from 'node:tls'
 import { unseal } from '../../model/seal.ts'
 import type { StoredCertificate } from '../../store/app/route.ts'
+import { normalizeServerName } from './client-hello.ts'
 
 /** Finds the certificates of the app that a host name belongs to. */
 export interface CertificateSource {
@@ -24,7 +25,7 @@ export class Certificates {
   }
 
   find(servername: string): SecureContext | undefined {
-    const host = servername.toLowerCase()
+    const host = normalizeServerName(servername)
     const certificates = this.apps.find(host)?.certificates
     if (!certificates?.length) return undefined
     const wildcard = `*${host.slice(Math.max(host.indexOf('.'), 0))}`

@@ -25,6 +25,11 @@ export function readServerName(bytes: Buffer): string | undefined {
   }
 }
 
+/** In lowercase and without a final dot, as the hosts of requests. Names that are not plain ASCII match nothing. */
+export function normalizeServerName(name: string): string {
+  return /^[\x21-\x7e]*$/.test(name) ? name.toLowerCase().replace(/\.$/, '') : ''
+}
+
 function findServerName(hello: Buffer): string {
   let at = fixedHelloBytes
   at += 1 + hello.readUInt8(at) // session id

@@ -3,7 +3,8 @@ import { createServer } from 'node:net'
 import { findResolvers } from '../../drivers/box/network.ts'
 import { readOpenFileLimit } from '../../drivers/host/facts.ts'
 import { readTextIfPresent } from '../../drivers/host/file.ts'
-import type { Home } from '../../drivers/host/home.ts'
+import { edgeUid, type Home } from '../../drivers/host/home.ts'
+import { withoutNewPrivileges } from '../../drivers/host/privilege.ts'
 import { isRoot } from '../../drivers/host/process.ts'
 import { canBind, isListening, reachableHost } from '../../drivers/network/port.ts'
 import { findPrivateNetworkProblem } from '../../drivers/network/private.ts'
@@ -18,6 +19,7 @@ import type { Config, Listen } from '../config.ts'
 import type { ControlPlane } from '../control-plane.ts'
 import { version } from '../version.ts'
 import { ensureOwnCertificate } from './certificate.ts'
+import { ensureEdgeLogin } from './database.ts'
 
 const service = 'edge'
 const program = new URL('process.ts', import.meta.url).pathname
@@ -52,13 +54,20 @@ export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdg
   const names = await findNameServer(controlPlane, boxes)
   const databases = names && { homeNumber: names.homeNumber, host: reachableHost(config.pgListen) }
   const api = names && findApiSettings(controlPlane, listen)
-  const settings = { ...createSettings(controlPlane, listen, boxes), ownTls: ownTls.files, names, databases, api }
-  const text = `${JSON.stringify(settings)}\n`
+  const own = createSettings(controlPlane, listen, boxes)
+  const compose = (database: EdgeSettings['database']): string => {
+    const settings: EdgeSettings = { ...own, database, ownTls: ownTls.files, names, databases, api }
+    return `${JSON.stringify(settings)}\n`
+  }
   const state = await supervisor.inspectService(service)
+  const earlier: EdgeSettings | undefined = previous && JSON.parse(previous)
+  // The password changes whenever the workers are replaced anyway, and never under running ones.
+  const isKept = earlier !== undefined && state.is === 'up' && compose(earlier.database) === previous
+  const text = compose(await ensureEdgeLogin(controlPlane, isKept ? earlier : undefined))
   if (state.is !== 'up') await checkPortIsFree(listen)
   if (text !== previous) writeSecret(file, text)
   await supervisor.ensureService(service, {
-    command: [process.execPath, '--disable-warning=ExperimentalWarning', program, file],
+    command: withoutNewPrivileges([process.execPath, '--disable-warning=ExperimentalWarning', program, file]),
     env: { NODE_COMPILE_CACHE: `${home.cache}/node` },
     stopTimeoutSeconds: stopTimeoutMs / 1000 + 2,
   })
@@ -102,13 +111,9 @@ export function apiSocket(home: Pick<Home, 'run'>): string {
   return `${home.run}/api.sock`
 }
 
-type OwnSettings = Omit<EdgeSettings, 'ownTls' | 'names' | 'databases' | 'api'>
+type OwnSettings = Omit<EdgeSettings, 'database' | 'ownTls' | 'names' | 'databases' | 'api'>
 
-function createSettings(
-  { config, home, databaseConfig, world }: ControlPlane,
-  listen: Listen,
-  boxes: BoxNetwork,
-): OwnSettings {
+function createSettings({ config, home, world }: ControlPlane, listen: Listen, boxes: BoxNetwork): OwnSettings {
   return {
     version,
     ...listen,
@@ -116,13 +121,13 @@ function createSettings(
     sandboxDomain: config.sandboxDomain,
     domain: config.domain,
     boxes,
-    database: databaseConfig,
     tls: config.tls ?? null,
     certificateKey: certificateKey(world.encryptionKey).toString('base64'),
     region: config.regions?.[0] ?? 'local',
+    trustedProxies: config.trustedProxies,
     pools: config.ipPools ?? defaultPools(home.number),
     autostopSeconds: config.autostopSeconds,
-    uid: isRoot() ? home.uidStart : null,
+    uid: isRoot() ? edgeUid(home) : null,
     ...findLimits(config.edgeWorkers),
     logLevel: config.logLevel,
   }
@@ -162,7 +167,7 @@ async function checkPortIsFree({ host, port }: Listen): Promise<void> {
   throw new Error(`${host}:${port} is in use or not an address of this host; set BERTH_EDGE_LISTEN to another address`)
 }
 
-/** The file may contain the password of an external state database. */
+/** The file contains the password of the edge for the state database, and keys. */
 function writeSecret(file: string, text: string): void {
   const temporary = `${file}.${process.pid}`
   writeFileSync(temporary, text, { mode: 0o600 })

@@ -8,7 +8,7 @@ import { ensureResolverAddress } from '../../drivers/network/private.ts'
 import { type NameServer, startNameServer } from '../../edge/dns/server.ts'
 import type { HttpContext } from '../../edge/http/context.ts'
 import { Http2Upstreams } from '../../edge/http/http2-upstream.ts'
-import { ReplayCache } from '../../edge/http/replay-cache.ts'
+import { ReplayCache } from '../../edge/http/replay/replay-cache.ts'
 import { SandboxConnector } from '../../edge/http/sandbox-connector.ts'
 import { createAccess } from '../../edge/routing/access.ts'
 import { listAppListens } from '../../edge/routing/app-listen.ts'
@@ -19,14 +19,14 @@ import { RouteTable } from '../../edge/routing/table.ts'
 import { createEdgeServer, createIdGenerator, type EdgeServer, sweepUpstreams } from '../../edge/server.ts'
 import type { EdgeSettings } from '../../edge/settings.ts'
 import { apiListen } from '../../edge/tcp/api.ts'
+import { TrustedProxies } from '../../edge/tcp/trusted-proxy.ts'
 import { UpstreamPool } from '../../edge/tcp/upstream-pool.ts'
 import { Certificates } from '../../edge/tls/certificate.ts'
 import type { EdgeTls } from '../../edge/tls/server.ts'
 import type { WorkerShare } from '../../edge/types.ts'
 import { DatagramProxy } from '../../edge/udp/datagram-proxy.ts'
-import { wakeMachine } from '../../store/app/route.ts'
 import { type Database, openDatabase } from '../../store/db.ts'
-import { wakeSandbox } from '../../store/sandbox/route.ts'
+import { requestFromEdge } from '../../store/edge-request.ts'
 import { ParentPermits, ParentSockets, reportToParent } from './parent.ts'
 import { openEdgeLog, readEdgeSettings } from './settings.ts'
 import type { WorkerCommand } from './worker-message.ts'
@@ -108,14 +108,14 @@ function createParts(given: Pick<WorkerParts, 'settings' | 'log' | 'names' | 'sh
   const db = openDatabase({ ...settings.database, max: 3, query_timeout: 5_000 })
   const table = new RouteTable(settings.domain)
   const permits = new ParentPermits()
-  const wake = (id: string) => db.transaction((tx) => wakeMachine(tx, id))
+  const wake = (id: string) => requestFromEdge(db, 'wake_machine', id)
   const balancer = new LoadBalancer({ apps: table.apps, wake, permits })
   return { ...given, db, table, permits, balancer, sockets: new ParentSockets() }
 }
 
 function createContext({ settings, log, db, table, balancer }: WorkerParts): HttpContext {
   const pool = new UpstreamPool()
-  const wake = (route: { id: string }) => db.transaction((tx) => wakeSandbox(tx, route.id))
+  const wake = (route: { id: string }) => requestFromEdge(db, 'wake_sandbox', route.id)
   return {
     table,
     pool,
@@ -129,6 +129,8 @@ function createContext({ settings, log, db, table, balancer }: WorkerParts): Htt
     resendBudget: { usedBytes: 0, maxBytes: maxResendBytes },
     encoders: { open: 0, max: maxEncoders },
     domains: [settings.sandboxDomain, settings.domain],
+    // Settings of an older version lack the list, until the control plane has started.
+    trustedProxies: new TrustedProxies(settings.trustedProxies ?? []),
     nextId: createIdGenerator(),
     onError: (err) => log.error({ err }, 'request failed'),
   }

@@ -34,10 +34,10 @@ export async function listNames(db: Query, ids: string[] | null): Promise<NamedA
            left join lateral (
              select json_agg(json_build_object(
                'id', id, 'networkNumber', network_number, 'slot', slot, 'region', region, 'isStarted', state = 'started',
-               'isListed', coalesce(config -> 'dns' -> 'skip_registration', 'false') <> 'true',
-               'group', coalesce(config -> 'metadata' ->> 'fly_process_group', config -> 'metadata' ->> 'process_group', ''),
-               'metadata', coalesce(config -> 'metadata', '{}')) order by id) as list
-             from machine where app_id = app.id and slot is not null and state <> 'destroyed') machines on true
+               'isListed', listed,
+               'group', coalesce(metadata ->> 'fly_process_group', metadata ->> 'process_group', ''),
+               'metadata', metadata) order by id) as list
+             from machine_route where app_id = app.id and slot is not null) machines on true
            left join lateral (
              select json_agg(json_build_object('address', host(ip), 'networkNumber', coalesce(network_number, network.number))
                order by ip) as list

@@ -52,7 +52,7 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
              (select cross_network_replays from org where id = app.org_id) as "crossNetworkReplays",
              coalesce(ips, '[]') as ips, coalesce(machines, '[]') as machines, coalesce(hosts, '[]') as hosts,
              coalesce(certificates, '[]') as certificates
-           from (select app_id from ip union select app_id from machine where slot is not null) reachable
+           from (select app_id from ip union select app_id from machine_route where slot is not null) reachable
              join app on app.id = reachable.app_id,
              lateral (select json_agg(json_build_object('ip', host(ip), 'shared', shared, 'type', type)) as ips
                from ip where app_id = app.id) ips,
@@ -60,21 +60,24 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
              lateral (select json_agg(json_build_object('hostname', hostname, 'source', source, 'fullchain', fullchain,
                  'privateKey', encode(private_key, 'base64')) order by source desc) as certificates
                from certificate where app_id = app.id) certificates,
-             lateral (select json_agg(json_build_object('id', id, 'instanceId', instance_id, 'state', machine.state,
-                 'region', region, 'slot', slot, 'cordoned', cordoned, 'services', coalesce(config -> 'services', '[]'),
-                 'autostarts', coalesce(not (config -> 'disable_machine_autostart')::boolean, true),
-                 'checks', config -> 'checks',
+             lateral (select json_agg(json_build_object('id', id, 'instanceId', instance_id, 'state', machine_route.state,
+                 'region', region, 'slot', slot, 'cordoned', cordoned, 'services', services, 'autostarts', autostarts,
+                 'checks', checks,
                  'statuses', (select json_object_agg(name, status) from machine_check
-                   where machine_id = machine.id)) order by id) as machines
-               from machine where app_id = app.id and slot is not null and machine.state <> 'destroyed') machines
+                   where machine_id = machine_route.id)) order by id) as machines
+               from machine_route where app_id = app.id and slot is not null) machines
            where app.state = 'active' ${ids ? 'and reachable.app_id = any($1)' : ''}`,
     values: ids ? [ids] : [],
   })
   return rows
 }
 
-/** Starts the machine for a request, if its state allows. */
+/** Starts the machine for a request, if its state and its owner allow that. */
 export async function wakeMachine(tx: Tx, id: string): Promise<void> {
   const machine = await lockMachine(tx, id)
-  if (machine?.state === 'stopped' || machine?.state === 'suspended') await launchMachine(tx, machine, 'start', 'proxy')
+  if (machine?.state !== 'stopped' && machine?.state !== 'suspended') return
+  const { services = [], disable_machine_autostart: isOff = false } = machine.config
+  if (!machine.cordoned && services.some(({ autostart }) => autostart ?? !isOff)) {
+    await launchMachine(tx, machine, 'start', 'proxy')
+  }
 }

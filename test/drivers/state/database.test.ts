@@ -1,8 +1,8 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { readdirSync, statSync, writeFileSync } from 'node:fs'
 import pg from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type Home, openHome } from '../../../src/drivers/host/home.ts'
+import { edgeUid, type Home, openHome } from '../../../src/drivers/host/home.ts'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import type { Supervisor } from '../../../src/drivers/s6/driver.ts'
@@ -18,8 +18,8 @@ import {
   startProgram,
   temporaryDirectory,
 } from '../../support/temporary-home.ts'
+import { logIn, nobody } from './log-in.ts'
 
-const nobody = 65534
 const directory = temporaryDirectory()
 const others: string[] = []
 const unrelatedProcesses: ChildProcess[] = []
@@ -65,11 +65,11 @@ test('has its own database, checksums and durable commits, and listens on a sock
   expect(rows.map((row) => row.setting)).toEqual(['on', 'on', 'on', '', 'off', 'UTC'])
 })
 
-test('can be reached by its owner and root only', async () => {
+test('can be reached by root, its own user and the edge only', async () => {
   const socketDirectory = statSync(database.host)
-  expect(socketDirectory.mode & 0o777).toBe(0o700)
-  expect(readFileSync(`${home.state}/data/pg_hba.conf`, 'utf8')).toBe('local all all trust\n')
+  expect(socketDirectory.mode & 0o777).toBe(isRoot() ? 0o710 : 0o700)
   if (!isRoot()) return
+  expect(socketDirectory.gid).toBe(edgeUid(home))
   expect(socketDirectory.uid).toBe(home.uidStart)
   expect(statSync(`/proc/${await postmaster()}`).uid).toBe(home.uidStart)
 })
@@ -142,7 +142,7 @@ test('is created once by concurrent processes', async () => {
   others.push(path)
   const [first, second, third] = await Promise.all([starter(path), starter(path), starter(path)])
   expect([second, third]).toEqual([first, first])
-  expect(readdirSync(`${path}/state`)).toEqual(['data'])
+  expect(readdirSync(`${path}/state`).sort()).toEqual(['access', 'data'])
   expect(await query('select 1 as one', JSON.parse(first ?? ''))).toEqual([{ one: 1 }])
 })
 
@@ -150,7 +150,10 @@ test.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
   const path = temporaryDirectory(nobody)
   others.push(path)
   const config = JSON.parse(await starter(path, nobody))
-  expect(await query('select current_database() as name', config)).toEqual([{ name: 'berth' }])
+  expect(await logIn(nobody, config)).toBe('berth')
+  expect(await logIn(nobody, { ...config, user: 'berth_edge' })).toBe('role "berth_edge" does not exist')
+  // Root does not run this platform, so it is a stranger to its database.
+  expect(await logIn(0, config)).toBe('Peer authentication failed for user "berth"')
   // The process that started it may be about to end.
   const owners = processesBelow(path).flatMap(
     ({ pid }) => statSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid ?? [],

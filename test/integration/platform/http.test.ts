@@ -184,12 +184,17 @@ describe('pages', () => {
   })
 
   test('metrics are available to local clients and root tokens only', async () => {
-    const from = (remoteAddress: string, token?: string) =>
+    const from = (remoteAddress: string, token?: string, headers = {}) =>
       platform.server.inject({
         url: '/metrics',
         remoteAddress,
-        headers: token ? { authorization: `Bearer ${token}` } : {},
+        headers: { ...headers, ...(token ? { authorization: `Bearer ${token}` } : {}) },
       })
+    expect((await from('127.0.0.1')).statusCode).toBe(200)
+    // A proxy on this host connects from loopback for everyone.
+    for (const name of ['x-forwarded-for', 'forwarded', 'via', 'x-real-ip']) {
+      expect((await from('127.0.0.1', undefined, { [name]: '198.51.100.7' })).statusCode).toBe(401)
+    }
     expect((await from('192.0.2.1')).statusCode).toBe(401)
     expect((await from('192.0.2.1', await platform.createToken('org', 'personal'))).statusCode).toBe(403)
     expect((await from('192.0.2.1', platform.rootToken)).statusCode).toBe(200)

@@ -7,8 +7,9 @@ import type { Home } from '../../../src/drivers/host/home.ts'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import { openDatabase } from '../../../src/store/db.ts'
+import { ensureEdgeRole } from '../../../src/store/edge-role.ts'
 import { migrate } from '../../../src/store/migrate.ts'
-import { templateDatabase } from '../db.ts'
+import { edgeUser, templateDatabase } from '../db.ts'
 import { guardDirectory, makeDirectory } from './guard.ts'
 import { shareHome } from './home.ts'
 import { share } from './shared.ts'
@@ -84,5 +85,6 @@ async function makeTemplate(config: pg.ClientConfig): Promise<void> {
   await admin.close()
   const template = openDatabase({ ...config, database: templateDatabase })
   await migrate(template)
+  await ensureEdgeRole(template, { name: edgeUser, verifier: null })
   await template.close()
 }

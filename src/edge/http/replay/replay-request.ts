@@ -1,7 +1,8 @@
-import type { AppRoute } from '../routing/app.ts'
-import type { MachineSelector } from '../routing/balancer.ts'
-import type { Target } from '../routing/target.ts'
-import type { RequestHead } from './message.ts'
+import type { AppRoute } from '../../routing/app.ts'
+import type { MachineSelector } from '../../routing/balancer.ts'
+import type { Target } from '../../routing/target.ts'
+import type { RequestHead } from '../message.ts'
+import { splitList } from '../syntax.ts'
 import type { Replay, Transform } from './replay.ts'
 
 /** A replay in progress. */
@@ -33,10 +34,7 @@ export function parseSelector({ fields }: RequestHead): MachineSelector | undefi
 }
 
 function parseList(text: string): string[] {
-  return text
-    .toLowerCase()
-    .split(',')
-    .map((each) => each.trim())
+  return splitList(text.toLowerCase())
 }
 
 /** The header line that tells the target of a replay where it came from. */

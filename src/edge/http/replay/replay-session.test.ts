@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
-import type { ReplayCacheRule } from '../../model/app/machine-config.ts'
-import { parseSessionRules } from '../routing/session-rule.ts'
-import { readRequestHead } from './message.ts'
+import type { ReplayCacheRule } from '../../../model/app/machine-config.ts'
+import { parseSessionRules } from '../../routing/session-rule.ts'
+import { readRequestHead } from '../message.ts'
 import { findSession } from './replay-session.ts'
 
 const rule: ReplayCacheRule = { path_prefix: '/', ttl_seconds: 60, type: 'cookie', name: 'sid' }

@@ -1,7 +1,8 @@
 // Caches replays for a while, so that further requests skip the machine that asked for the replay. Each worker has its own
 // cache.
-import { isBelow, parsePathPrefix } from '../../model/path-prefix.ts'
-import type { MachineSelector } from '../routing/balancer.ts'
+import { isBelow, parsePathPrefix } from '../../../model/path-prefix.ts'
+import type { MachineSelector } from '../../routing/balancer.ts'
+import { trimSpace } from '../syntax.ts'
 
 /** The caching instructions of a response that asks for a replay. */
 export interface CacheDirective {
@@ -40,11 +41,11 @@ export function parseCacheDirective(
 ): CacheDirective | undefined {
   if (text === undefined) return undefined
   const none = { prefix: undefined, seconds: 0, allowsBypass: /^(?:yes|true)$/i.test(bypass ?? '') }
-  if (text.trim().toLowerCase() === 'invalidate') return { ...none, invalidates: true }
-  const found = parsePathPrefix(text.trim())
-  const seconds = Number(ttlSeconds)
+  if (trimSpace(text).toLowerCase() === 'invalidate') return { ...none, invalidates: true }
+  const found = parsePathPrefix(trimSpace(text))
+  const seconds = /^\d{1,15}$/.test(ttlSeconds ?? '') ? Number(ttlSeconds) : 0
   const isOwnHost = found?.host === '' || found?.host === host
-  if (!found || !isOwnHost || !Number.isInteger(seconds) || seconds < minSeconds) return { ...none, invalidates: false }
+  if (!found || !isOwnHost || seconds < minSeconds) return { ...none, invalidates: false }
   return { ...none, invalidates: false, prefix: found.path, seconds }
 }
 

@@ -1,4 +1,5 @@
-import { parseDuration } from '../../model/duration.ts'
+import { parseDuration } from '../../../model/duration.ts'
+import { trimSpace } from '../syntax.ts'
 
 /** A program's response that asks for its request to be sent to another machine. */
 export interface Replay {
@@ -30,7 +31,7 @@ export const replayType = 'application/vnd.fly.replay+json'
 /** A replay that is malformed. */
 export class BadReplay extends Error {}
 
-const parameter = /\s*([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))\s*(?:;|$)/y
+const parameter = /[\t ]*([A-Za-z_]+)[\t ]*=[\t ]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))[\t ]*(?:;|$)/y
 const plainValue = /^[\t\x20-\x7e\x80-\xff]*$/
 const idPattern = /^[0-9A-Za-z-]{1,64}$/
 const maxRegions = 20
@@ -43,7 +44,7 @@ export function parseReplay(text: string): Replay {
     parameter.lastIndex = at
     const found = parameter.exec(text)
     if (!found) throw new BadReplay(`syntax error at ${JSON.stringify(text.slice(at, at + 40))}`)
-    values.set(found[1]!.toLowerCase(), found[2]?.replace(/\\(.)/g, '$1') ?? found[3]!.trim())
+    values.set(found[1]!.toLowerCase(), found[2]?.replace(/\\(.)/g, '$1') ?? trimSpace(found[3]!))
     at = parameter.lastIndex
   }
   return createReplay((name) => values.get(name))
@@ -87,7 +88,7 @@ function readText(name: string, value: unknown): string | undefined {
 function createReplay(value: (name: string) => string | undefined): Replay {
   const regions = value('region')
     ?.split(',')
-    .map((region) => region.trim().toLowerCase())
+    .map((region) => trimSpace(region).toLowerCase())
     .filter((region) => region !== '')
     .map((region) => parseId('region', region)!)
     .slice(0, maxRegions)
@@ -128,10 +129,10 @@ function parseFallback(text: string | undefined): Replay['fallback'] {
 }
 
 const fieldName = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/
-const target = /^\/[\x21-\x7e\x80-\xff]*$/
+const target = /^\/[\x21\x22\x24-\x7e\x80-\xff]*$/
 // Programs cannot change the fields that frame a request or tell where it came from.
 const protectedField =
-  /^(?:host|connection|content-length|transfer-encoding|upgrade|te|trailer|keep-alive|proxy-.*|fly-.*|x-forwarded-.*)$/
+  /^(?:host|connection|content-length|transfer-encoding|upgrade|te|trailer|keep-alive|proxy-.*|fly-.*|forwarded|x-forwarded-.*)$/
 
 function parseTransform(given: unknown): Transform {
   if (typeof given !== 'object' || given === null) throw new BadReplay('transform is not an object')

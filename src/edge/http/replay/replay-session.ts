@@ -1,7 +1,8 @@
 import { hash } from 'node:crypto'
-import { isBelow } from '../../model/path-prefix.ts'
-import type { SessionRule } from '../routing/session-rule.ts'
-import { fieldOf, type RequestHead } from './message.ts'
+import { isBelow } from '../../../model/path-prefix.ts'
+import type { SessionRule } from '../../routing/session-rule.ts'
+import { fieldOf, type RequestHead } from '../message.ts'
+import { trimSpace } from '../syntax.ts'
 
 /** Requests with the same value of a cookie or header field. A replay of one of them is repeated for the others. */
 export interface ReplaySession {
@@ -26,7 +27,7 @@ function findCookie({ fields }: RequestHead, name: string): string | undefined {
     if (fields[index] !== 'cookie') continue
     for (const pair of fields[index + 1]!.split(';')) {
       const at = pair.indexOf('=')
-      if (at > 0 && pair.slice(0, at).trim() === name) return pair.slice(at + 1).trim()
+      if (at > 0 && trimSpace(pair.slice(0, at)) === name) return trimSpace(pair.slice(at + 1))
     }
   }
   return undefined
