@@ -88,6 +88,8 @@ export function readQuotas(name: string, value: string): QuotaLimits {
   } catch (error) {
     throw new Error(`${name} must be a list such as clusters=5,disk_gb=unlimited; ${(error as Error).message}`)
   }
+}
+
 export function readNetworks(name: string, value: string): string[] {
   const networks = readList(name, value) ?? []
   for (const network of networks) {
