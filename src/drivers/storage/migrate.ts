@@ -68,6 +68,8 @@ async function copyUnit(source: string, target: string, unit: string, fileSystem
   await copyTree(source, fresh)
   await runUntilExit('perl', driverProgram('storage/verify.pl'), source, fresh)
   if (fileSystem === 'btrfs') await makeLimitable(fresh, unit)
+  // Without its version, the platform starts a machine anew, with a configuration that has the limits of the pool.
+  if (unit.startsWith('machine/')) rmSync(`${fresh}/version`, { force: true })
   await runUntilExit('sync', '-f', dirname(target))
   renameSync(fresh, target)
 }
