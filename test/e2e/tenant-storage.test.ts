@@ -58,7 +58,7 @@ describe.runIf(isRoot)('with a storage pool', () => {
     await inMachine('echo kept > /kept')
     sandbox = await connect().createSprite('small', { storageGB: 1 })
     await inSandbox('echo first > kept')
-    for await (const _ of await sandbox.createCheckpoint()) continue
+    for await (const _ of await sandbox.createCheckpoint());
     await inSandbox('echo second > kept')
     await expect(berth.cli('storage', 'create', '--size', '9G', '--sparse')).rejects.toThrow('running')
     await end(control, 'SIGTERM')

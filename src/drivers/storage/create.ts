@@ -53,8 +53,7 @@ const growthFactor = 1.1
 export async function planPool(home: string, request: PoolRequest): Promise<PoolPlan> {
   if (!isRoot()) throw new StorageError('only root can create a storage pool')
   const record = readRecord(home)
-  if (record?.isInside)
-    throw new StorageError(`${home} has a storage pool already; "berth storage show" describes it`)
+  if (record?.isInside) throw new StorageError(`${home} has a storage pool already; "berth storage show" describes it`)
   refuseMountsBelow(home)
   const usedBytes = await measureHome(home)
   if (record && record.step !== 'creating') return { ...resumedPlan(home, record, request), usedBytes }

@@ -7,7 +7,6 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { commandExists, run } from '../host/process.ts'
 import { type PoolFileSystem, poolFileSystems, StorageError } from './driver.ts'
-import { attachLoop, releaseLoop } from './loop.ts'
 
 interface Format {
   package: string
@@ -88,32 +87,33 @@ export async function chooseFileSystem(
 // The least size that mkfs.xfs accepts is 300 MB. The image is sparse.
 const probeBytes = 512 * 1024 ** 2
 
-/** Returns why a file system cannot be used, found by mounting a small one in a temporary directory. */
+/**
+ * Returns why a file system cannot be used, found by mounting a small one. The mount is in a namespace that ends with its
+ * process, so that nothing stays mounted when this process is killed.
+ */
 async function findObstacle(fileSystem: PoolFileSystem): Promise<string | undefined> {
   const { programs, package: packages, options } = formats[fileSystem]
   const missing = programs.filter((program) => !commandExists(program))
   if (missing.length > 0) return `${missing.join(' and ')} not found; apt-get install -y ${packages}`
   const probe = mkdtempSync(join(tmpdir(), 'berth-probe-'))
   const [image, mountPoint] = [`${probe}/image`, `${probe}/mount`]
-  let device: string | undefined
   try {
     mkdirSync(mountPoint)
     writeFileSync(image, '')
     truncateSync(image, probeBytes)
     await makeFileSystem(image, fileSystem, randomUUID())
-    device = await attachLoop(image)
-    await run('mount', ['-t', fileSystem, '-o', options, device, mountPoint])
-    if (fileSystem === 'btrfs') await run('btrfs', ['quota', 'enable', mountPoint])
+    const check = fileSystem === 'btrfs' ? 'btrfs quota enable "$4"' : ':'
+    const script = `mount -t "$1" -o "loop,$2" "$3" "$4" && ${check}`
+    const words = ['sh', '-c', script, 'probe', fileSystem, options, image, mountPoint]
+    await run('unshare', ['--mount', '--propagation', 'private', ...words])
     return undefined
   } catch (error) {
     return `cannot be mounted with quotas by this kernel (${firstLine((error as Error).message)})`
   } finally {
-    await run('umount', [mountPoint]).catch(() => undefined)
-    if (device) await releaseLoop(device)
     rmSync(probe, { recursive: true, force: true })
   }
 }
 
 function firstLine(text: string): string {
-  return text.split('\n')[0]!.replace(/^mount exited with \d+: mount: \S+ /, '')
+  return text.split('\n')[0]!.replace(/^unshare exited with \d+: mount: \S+ /, '')
 }
