@@ -1,6 +1,7 @@
 // Tenants that try to write more than their disk, on a host whose own file system has no limits. The platform is moved to
 // a storage pool first, with everything in it.
 import { execFile, spawnSync } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { type Sprite, SpritesClient } from '@fly/sprites'
@@ -124,6 +125,26 @@ describe.runIf(isRoot)('with a storage pool', () => {
     await sql(neighbor, 'create table own as select generate_series(1, 1000) as n')
     for (const id of [cluster, neighbor]) expect(asCluster(id, 'rm', '-f', 'one', 'two').status).toBe(0)
     await until(async () => (await sql(cluster, 'select count(*)::int as n from kept'))[0]?.n === 1000)
+  })
+
+  test('a cluster that has used up its disk with SQL recovers, and its neighbor does not notice', async () => {
+    // Leaves less than 16 MB, so that no statement needs to write gigabytes.
+    for (let megabytes = 1024; megabytes >= 8; megabytes /= 2)
+      while (asCluster(cluster, 'fallocate', '-l', `${megabytes}M`, `filler-${randomUUID()}`).status === 0);
+    const write = `insert into kept select generate_series(1, 2000000); checkpoint`
+    await expect(sql(cluster, write)).rejects.toThrow()
+    expect(await sql(neighbor, 'insert into own values (1) returning 1 as n')).toEqual([{ n: 1 }])
+    await until(
+      async () => (await sql(cluster, 'select count(*)::int as n from kept').catch(() => []))[0]?.n === 1000,
+      80,
+    )
+    const fillers = readdirSync(`${berth.home}/clusters/${cluster}/data`).filter((name) => name.startsWith('filler-'))
+    expect(asCluster(cluster, 'rm', ...fillers).status).toBe(0)
+    await until(
+      async () => (await sql(cluster, 'insert into kept values (0) returning 1 as n').catch(() => [])).length === 1,
+      80,
+    )
+    await sql(cluster, 'delete from kept where n = 0')
   })
 
   test('the pool is unmounted with the platform and mounted again by the next start', async () => {

@@ -50,7 +50,10 @@ export interface Hosting extends ClusterHost {
   freeBytes(): Promise<number>
   /** Creates the directory of a cluster so that its size can be limited. Must precede the first write to it. */
   ensureDisk(id: string): Promise<void>
-  /** Limits the disk of a cluster a bit above its size, where that is possible. Below, the platform makes it read-only. */
-  ensureDiskLimit(id: string, diskSizeGb: number): Promise<void>
+  /**
+   * Limits the disk of a cluster a bit above its size, where that is possible; far below, the platform makes it read-only.
+   * `isFull` adds a reserve, with which PostgreSQL can recover and its user delete data.
+   */
+  ensureDiskLimit(id: string, diskSizeGb: number, isFull: boolean): Promise<void>
   removeLimits(id: string): Promise<void>
 }

@@ -41,8 +41,8 @@ export function localHosting({ home, listen, host, ports, configuredBins }: Host
       await ensureClustersDirectory(`${home.path}/clusters`)
       await quota.ensureDirectory(clusterPaths(home, id).directory)
     },
-    ensureDiskLimit: (id, diskSizeGb) =>
-      quota.ensureLimit(clusterPaths(home, id).directory, hardLimitBytes(diskSizeGb)),
+    ensureDiskLimit: (id, diskSizeGb, isFull) =>
+      quota.ensureLimit(clusterPaths(home, id).directory, hardLimitBytes(diskSizeGb) + (isFull ? reserveBytes : 0)),
     removeLimits: (id) => cgroups.removeCgroup(cgroupName(home, id)),
   }
 }
@@ -55,6 +55,8 @@ function limitsOf(plan: Plan) {
     pids: (plan.databaseConnections + plan.reserveConnections) * 2 + 100,
   }
 }
+
+const reserveBytes = 512 * 1024 ** 2
 
 /** Leaves space for WAL and temporary files after the data itself has reached its size. */
 function hardLimitBytes(diskSizeGb: number): number {

@@ -1,5 +1,5 @@
 # Reads or sets the project id of files, by which XFS and ext4 count and limit what a directory holds.
-# Setting it also makes directories pass it on to new files. Links are not followed, and nothing but regular files and
+# Setting one other than 0 also makes directories pass it on to new files. Links are not followed, and nothing but regular files and
 # directories is opened. A directory is marked after its entries, so that an interrupted run is repeated.
 # Usage: perl project.pl get <directory>
 #        perl project.pl set <id> <directory>...
@@ -45,7 +45,8 @@ sub set_tree {
   }
   my $file = open_file($path);
   my @values = unpack 'L5 a8', attributes($file, $path);
-  $values[0] |= INHERIT if S_ISDIR($mode);
+  # Nothing of another project could be renamed into a directory that passes on project 0, which means none.
+  $values[0] = $project && S_ISDIR($mode) ? $values[0] | INHERIT : $values[0] & ~INHERIT;
   $values[3] = $project;
   ioctl $file, SET_ATTRIBUTES, pack('L5 a8', @values) or die "$path: set the project: $!\n";
 }

@@ -51,7 +51,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     // A restore stages WAL beside the data, so that its limit comes when it is ready.
     const restore = await findRestore(world.db, cluster.id)
     if (restore) return initializeRestored(cluster, restore, world)
-    await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb)
+    await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb, false)
     const failed = await findDiskFull(postgres.ensureData(cluster.id, dataSpec(cluster)))
     if (failed) return advance('failed', failed)
     await postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting))
