@@ -24,6 +24,7 @@ export function addStorageCommands(program: Command, cli: Cli): void {
   const storage = program
     .command('storage')
     .description('manage the storage pool, a file system with size limits that the home is moved to')
+  addExamples(storage, 'berth storage show', 'berth storage create --dry-run')
   const create = storage
     .command('create')
     .description('create the pool and move the home to it; continues an interrupted move')

@@ -9,7 +9,8 @@ use Fcntl qw(:mode O_RDONLY O_NOFOLLOW O_NONBLOCK);
 
 # The numbers are the same on all architectures that Berth runs on. The structure has five 32-bit numbers (flags, extent
 # size, extents, project id, extent size for copy on write) and 8 reserved bytes.
-use constant { GET_ATTRIBUTES => 0x801c581f, SET_ATTRIBUTES => 0x401c5820, INHERIT => 0x200 };
+my ($get_attributes, $set_attributes) = (0x801c581f, 0x401c5820);
+my $inherit = 0x200;
 
 my ($command, @words) = @ARGV;
 if ($command eq 'get') {
@@ -29,7 +30,7 @@ sub open_file {
 sub attributes {
   my ($file, $path) = @_;
   my $buffer = "\0" x 28;
-  ioctl $file, GET_ATTRIBUTES, $buffer or die "$path: read the project: $!\n";
+  ioctl $file, $get_attributes, $buffer or die "$path: read the project: $!\n";
   return $buffer;
 }
 
@@ -46,7 +47,7 @@ sub set_tree {
   my $file = open_file($path);
   my @values = unpack 'L5 a8', attributes($file, $path);
   # Nothing of another project could be renamed into a directory that passes on project 0, which means none.
-  $values[0] = $project && S_ISDIR($mode) ? $values[0] | INHERIT : $values[0] & ~INHERIT;
+  $values[0] = $project && S_ISDIR($mode) ? $values[0] | $inherit : $values[0] & ~$inherit;
   $values[3] = $project;
-  ioctl $file, SET_ATTRIBUTES, pack('L5 a8', @values) or die "$path: set the project: $!\n";
+  ioctl $file, $set_attributes, pack('L5 a8', @values) or die "$path: set the project: $!\n";
 }

@@ -52,8 +52,9 @@ function subvolumeQuota(home: string): StorageQuota {
     },
     async ensureLimit(directory, bytes) {
       if (!isSubvolume(directory) || (bytes === undefined && !current.has(directory)) || !(await isPossible())) return
-      // A restore replaces the subvolume. Each subvolume has a device number of its own.
-      const limit = `${bytes ?? 'none'} ${statSync(directory).dev}`
+      // A restore replaces the subvolume. Each has a device number of its own, which is used again when it is gone.
+      const { dev, birthtimeMs } = statSync(directory)
+      const limit = `${bytes ?? 'none'} ${dev} ${birthtimeMs}`
       if (current.get(directory) === limit) return
       await run('btrfs', ['qgroup', 'limit', String(bytes ?? 'none'), directory])
       current.set(directory, limit)
@@ -80,8 +81,8 @@ function projectQuota(home: Pick<Home, 'path' | 'uidStart'>, { mountPoint }: Mou
     async ensureLimit(directory, bytes, parts) {
       if (!existsSync(directory) || (bytes === undefined && !current.has(directory))) return
       // A restore replaces the directory, or a part of it.
-      const inodes = [directory, ...(parts ?? [])].map((path) => statSync(path).ino)
-      const limit = `${bytes ?? 0} ${inodes}`
+      const inodes = [directory, ...(parts ?? [])].map((path) => statSync(path))
+      const limit = `${bytes ?? 0} ${inodes.map(({ ino, birthtimeMs }) => `${ino} ${birthtimeMs}`)}`
       if (current.get(directory) === limit) return
       await limitProject(mountPoint, await ensureLimitedProject(home, directory, parts), bytes)
       current.set(directory, limit)

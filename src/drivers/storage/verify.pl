@@ -5,7 +5,8 @@ use strict;
 use warnings;
 use Fcntl qw(:mode);
 
-use constant { SEEK_SET => 0, SEEK_DATA => 3, CHUNK => 1 << 20 };
+my ($seek_set, $seek_data) = (0, 3); # Fcntl lacks the second
+my $chunk_bytes = 1 << 20;
 
 my ($original, $copy) = @ARGV;
 compare($original, $copy);
@@ -52,8 +53,8 @@ sub compare_content {
     my ($one, $other);
     for ([$in, \$one, $from], [$out, \$other, $to]) {
       my ($handle, $buffer, $path) = @$_;
-      sysseek $handle, $at, SEEK_SET or die "$path: $!\n";
-      defined sysread $handle, $$buffer, CHUNK or die "$path: $!\n";
+      sysseek $handle, $at, $seek_set or die "$path: $!\n";
+      defined sysread $handle, $$buffer, $chunk_bytes or die "$path: $!\n";
     }
     differ($to, 'has another content') if $one ne $other || $one eq '';
     $at += length $one;
@@ -72,7 +73,7 @@ sub next_data {
 sub data_position {
   my ($handle, $at, $size) = @_;
   return $size if $at >= $size;
-  my $found = sysseek $handle, $at, SEEK_DATA;
+  my $found = sysseek $handle, $at, $seek_data;
   return $found + 0 if $found;
   return $!{ENXIO} ? $size : $at;
 }
