@@ -54,7 +54,9 @@ sub renew_layer {
   if (defined $project) {
     quietly('perl', $config->{'project-program'}, 'set', $project, 'layer');
     my $bytes = $limit eq 'none' ? 0 : $limit; # 0 is no limit
-    quietly('xfs_quota', '-f', '-x', '-c', "limit -p bhard=$bytes $project", $config->{'quota-mount'});
+    my $files = int(($bytes + 4095) / 4096); # an empty file counts as a block
+    my $limits = "limit -p bhard=$bytes ihard=$files $project";
+    quietly('xfs_quota', '-f', '-x', '-c', $limits, $config->{'quota-mount'});
   }
   # A kept layer from before the machine had a size limit is no subvolume, and cannot be limited.
   quietly('btrfs', 'qgroup', 'limit', $limit, 'layer') if defined $limit && is_subvolume('layer');

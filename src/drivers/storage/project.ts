@@ -9,6 +9,7 @@ import { run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 
 const timeoutSeconds = 600
+const blockBytes = 4096
 const program = driverProgram('storage/project.pl')
 
 /** Returns the project id of a directory, and chooses one at the first call. Ids of directories that are gone are reused. */
@@ -56,7 +57,10 @@ export async function limitProject(mountPoint: string, project: number, bytes: n
   await run('xfs_quota', limitArguments(mountPoint, project, bytes))
 }
 
-/** `-f` allows other file systems than XFS. A limit of 0 is none. */
+/**
+ * `-f` allows other file systems than XFS. A limit of 0 is none. Empty files count as one block each, because they occupy
+ * an inode that counts as none.
+ */
 export function limitArguments(mountPoint: string, project: number, bytes = 0): string[] {
-  return ['-f', '-x', '-c', `limit -p bhard=${bytes} ${project}`, mountPoint]
+  return ['-f', '-x', '-c', `limit -p bhard=${bytes} ihard=${Math.ceil(bytes / blockBytes)} ${project}`, mountPoint]
 }
