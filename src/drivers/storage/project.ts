@@ -61,6 +61,6 @@ export async function limitProject(mountPoint: string, project: number, bytes: n
  * `-f` allows other file systems than XFS. A limit of 0 is none. Empty files count as one block each, because they occupy
  * an inode that counts as none.
  */
-export function limitArguments(mountPoint: string, project: number, bytes = 0): string[] {
+function limitArguments(mountPoint: string, project: number, bytes = 0): string[] {
   return ['-f', '-x', '-c', `limit -p bhard=${bytes} ihard=${Math.ceil(bytes / blockBytes)} ${project}`, mountPoint]
 }
