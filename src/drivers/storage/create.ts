@@ -117,7 +117,9 @@ async function imageSize(home: string, request: PoolRequest): Promise<number> {
 
 async function measureHome(home: string): Promise<number> {
   if (!existsSync(home)) return 0
-  const { stdout } = await run('du', ['-sx', '-B1', `--exclude=${poolPaths(home).directory}`, '--', home], {
+  // du fails for files that disappear meanwhile, because the platform may still be running.
+  const script = 'du -sx -B1 --exclude="$1" -- "$2" 2>/dev/null || true'
+  const { stdout } = await run('sh', ['-c', script, 'measure', poolPaths(home).directory, home], {
     timeoutSeconds: 3600,
   })
   return Number.parseInt(stdout, 10)
