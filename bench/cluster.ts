@@ -51,10 +51,15 @@ export const database = 'fly-db'
 const run = promisify(execFile)
 const commandMillis = 180_000
 
-export async function openClusterHost(scope: Scope, parent?: string): Promise<ClusterHost> {
+export async function openClusterHost(
+  scope: Scope,
+  parent?: string,
+  prepare?: (platform: Platform) => Promise<unknown>,
+): Promise<ClusterHost> {
   const platform = await openPlatform(scope, parent)
   // A drill would run a restore during another measurement.
   platform.environment.BERTH_DRILL_INTERVAL = 'off'
+  await prepare?.(platform)
   await platform.start()
   return { scope, platform, home: platform.environment.BERTH_HOME!, state: await connect(scope, platform) }
 }
@@ -200,9 +205,14 @@ export async function fill({ tools, directPort, password }: Cluster, scale: numb
   await run(`${tools}/pgbench`, args, { env: clientEnvironment(password), timeout: commandMillis })
 }
 
-/** Returns transactions per second. */
-export async function queryRate(cluster: Cluster, port: number, seconds: number): Promise<number> {
-  const args = ['-S', '-n', '-c', '8', '-j', '2', '-T', String(seconds), ...clientArguments(port)]
+/** Returns read-only transactions per second. */
+export function queryRate(cluster: Cluster, port: number, seconds: number): Promise<number> {
+  return transactionRate(cluster, port, seconds, ['-S'])
+}
+
+/** Returns transactions per second; by default they write. */
+export async function transactionRate(cluster: Cluster, port: number, seconds: number, script: string[] = []) {
+  const args = [...script, '-n', '-c', '8', '-j', '2', '-T', String(seconds), ...clientArguments(port)]
   const options = { env: clientEnvironment(cluster.password), timeout: (seconds + 30) * 1000 }
   const { stdout } = await run(`${cluster.tools}/pgbench`, args, options)
   return Number(/^tps = ([\d.]+)/m.exec(stdout)![1])

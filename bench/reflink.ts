@@ -6,12 +6,12 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { until } from './child.ts'
 import { type ClusterHost, isVerified, openClusterHost, removeCluster, waitUntilReady } from './cluster.ts'
-import { group } from './framework.ts'
+import { group, type Measurement } from './framework.ts'
 import { makeSource, megabytes, requestRestore, type Source, timeRestore } from './restore.ts'
 import type { Scope } from './scope.ts'
 import { inTurn } from './turn.ts'
 
-interface Fixture extends ClusterHost {
+export interface ReflinkFixture extends ClusterHost {
   big: Source
   small: Source
 }
@@ -26,33 +26,38 @@ const run = promisify(execFile)
 const imageGigabytes = 32
 
 export const reflink = [
-  group<Fixture>({
+  group<ReflinkFixture>({
     setUp,
     benchmarks: [
       {
         name: 'restore-reflink',
         title: 'time to restore a scrubbed backup of about 2 GB by reflink until ready',
         target: { atMost: 1.3 },
-        async run(host) {
-          const { big, small } = host
-          const ratio = await inTurn(
-            rounds,
-            () => timeRestore(host, big),
-            () => timeRestore(host, small),
-          )
-          const verified = await timeVerification(host, big)
-          const times = `${ratio.measured.toFixed(2)} and ${ratio.reference.toFixed(2)} s for ${megabytes(big)} and ${megabytes(small)} MB`
-          const note = `${times}; ${ratio.note}; verified ${verified.toFixed(1)} s after ready`
-          const reference = 'the same with about 200 MB'
-          return { value: ratio.median, unit: '×', reference, note, disturbed: ratio.disturbed }
-        },
+        run: compareRestores,
       },
     ],
   }),
 ]
 
-async function setUp(scope: Scope): Promise<Fixture> {
-  const host = await openClusterHost(scope, await mountXfs(scope))
+async function setUp(scope: Scope): Promise<ReflinkFixture> {
+  return makeSources(await openClusterHost(scope, await mountXfs(scope)))
+}
+
+/** Compares the restore of a large backup with that of a small one. */
+export async function compareRestores(host: ReflinkFixture): Promise<Measurement> {
+  const { big, small } = host
+  const ratio = await inTurn(
+    rounds,
+    () => timeRestore(host, big),
+    () => timeRestore(host, small),
+  )
+  const verified = await timeVerification(host, big)
+  const times = `${ratio.measured.toFixed(2)} and ${ratio.reference.toFixed(2)} s for ${megabytes(big)} and ${megabytes(small)} MB`
+  const note = `${times}; ${ratio.note}; verified ${verified.toFixed(1)} s after ready`
+  return { value: ratio.median, unit: '×', reference: 'the same with about 200 MB', note, disturbed: ratio.disturbed }
+}
+
+export async function makeSources(host: ClusterHost): Promise<ReflinkFixture> {
   const small = await makeSource(host, smallScale)
   const big = await makeSource(host, bigScale)
   for (const source of [small, big]) await scrub(host, source)

@@ -4,6 +4,7 @@ import { edgeApps } from './edge-app.ts'
 import { foundation } from './foundation.ts'
 import { type Outcome, runGroups, verdictOf } from './framework.ts'
 import { images } from './image.ts'
+import { pools } from './pool.ts'
 import { postgres } from './postgres.ts'
 import { reflink } from './reflink.ts'
 import { restore } from './restore.ts'
@@ -15,6 +16,7 @@ const groups = [
   ...postgres,
   ...restore,
   ...reflink,
+  ...pools,
   ...edges,
   ...edgeApps,
   ...sandbox,

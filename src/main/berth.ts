@@ -23,6 +23,7 @@ import { addSandboxCommands } from '../cli/sandbox/commands.ts'
 import { exitCodes, reportError } from './error-report.ts'
 import { addInspectionCommands, addLifecycleCommands, getConfig } from './platform-command.ts'
 import { openSandboxSession, openSession } from './session.ts'
+import { addStorageCommands } from './storage-command.ts'
 import { version } from './version.ts'
 
 type Streams = Omit<Terminal, 'json'>
@@ -81,6 +82,7 @@ Exit codes: 0 success, 1 refused or failed, 2 usage error, 130 interrupted.`,
   program.commandsGroup('Platform:')
   addLifecycleCommands(program, cli)
   addInspectionCommands(program, cli)
+  addStorageCommands(program, cli)
   program.commandsGroup('Command line:')
   addCompletionCommand(program, cli)
   addHelpHints(program, 'berth')

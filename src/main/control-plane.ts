@@ -29,6 +29,7 @@ import { jobDriver } from '../drivers/s6/job.ts'
 import { s6Supervisor } from '../drivers/s6/supervisor.ts'
 import { ensureStateDatabase, type StateDatabase } from '../drivers/state/database.ts'
 import { stateDumpDriver } from '../drivers/state/dump.ts'
+import { mountPool } from '../drivers/storage/mount.ts'
 import { volumeDriver } from '../drivers/volume/lifecycle.ts'
 import { newTokenText } from '../model/account/token.ts'
 import { watchCertificates } from '../reconcile/app/certificate.ts'
@@ -63,6 +64,7 @@ export interface ControlPlane {
 
 /** Starts the supervision tree and the state database unless they run, and migrates the schema. */
 export async function openControlPlane(config: Config): Promise<ControlPlane> {
+  await mountPool(config.home)
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const log = openLog(config, home)
   // A promise that fails unnoticed must not end the process, which serves other requests.

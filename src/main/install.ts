@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import { readTextIfPresent } from '../drivers/host/file.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { baseEnvironment, findCommand, isRoot } from '../drivers/host/process.ts'
+import { mountPool } from '../drivers/storage/mount.ts'
 import { type Config, describeConfig } from './config.ts'
 import { settings } from './setting.ts'
 
@@ -35,6 +36,7 @@ export async function install(config: Config, options: InstallOptions): Promise<
   const directory = options.directory === undefined ? unitDirectory() : resolve(options.directory)
   if (options.print) return renderUnits(config, directory, options).map(({ file, text }) => `# ${file}\n${text}`)
   if (options.directory === undefined) refuseWithoutSystemd()
+  await mountPool(config.home)
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const units = renderUnits({ ...config, home: home.path }, directory, options)
   mkdirSync(directory, { recursive: true })
@@ -103,6 +105,8 @@ function renderTree(config: Config): string {
       ),
       comment('Stops a tree that was started by hand; its services are started again in this one.'),
       command('ExecStartPre', '/bin/sh', '-c', endOtherTree, 'end-other-tree', control, tree, launcher),
+      comment('Mounts the storage pool, if the home has one.'),
+      command('ExecStartPre', launcher, 'storage', 'mount'),
       command('ExecStart', program('s6-svscan'), '-c', String(maxServices), tree),
       comment('Delays the control plane until the tree is ready, because it would start its own otherwise.'),
       command('ExecStartPost', '/bin/sh', '-c', waitForTree, 'wait-for-tree', control, tree),

@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { type Home, openHome } from '../drivers/host/home.ts'
 import type { Supervisor } from '../drivers/s6/driver.ts'
+import { isPoolUnmounted } from '../drivers/storage/mount.ts'
 import { toRfc3339 } from '../model/time.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './control-plane.ts'
@@ -25,7 +26,7 @@ interface ServiceReport {
 const answerTimeoutMs = 2_000
 
 export async function status(config: Config): Promise<StatusReport> {
-  if (!existsSync(config.home)) {
+  if (!existsSync(config.home) || isPoolUnmounted(config.home)) {
     return { home: config.home, tree: 'down', api: null, sandbox: null, edge: null, answering: false, services: [] }
   }
   const home = await openHome(config.home, { uidBase: config.uidBase })

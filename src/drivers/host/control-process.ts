@@ -19,7 +19,7 @@ export function unregisterControlProcess(home: Home): void {
 /**
  * Lists the processes that run. Files that killed processes left behind are recognized by the start time and removed.
  */
-function listControlProcesses(home: Home): number[] {
+export function listControlProcesses(home: Home): number[] {
   mkdirSync(directory(home), { recursive: true })
   const pids = readdirSync(directory(home)).map(Number)
   for (const pid of pids.filter((registered) => !isRunning(home, registered)))

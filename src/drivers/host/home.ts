@@ -1,9 +1,9 @@
-import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, realpathSync, rmSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { ensureDirectory } from './atomic-file.ts'
 import { readOrCreate, readTextIfPresent } from './file.ts'
+import { withLock } from './lock.ts'
 import { isRoot } from './process.ts'
 
 /** The directory that holds everything of one platform, and its paths. */
@@ -160,24 +160,6 @@ function readNumber(root: string): number | undefined {
   const number = Number(text)
   if (!/^\d+$/.test(text) || number >= maxHomes) throw new Error(`${root}/number does not contain a home number`)
   return number
-}
-
-/** Runs a function under a file lock. A child process holds it until its stdin closes, so a crash releases it. */
-async function withLock<T>(file: string, work: () => T): Promise<T> {
-  const holder = spawn('flock', ['-w', '30', file, 'sh', '-c', 'echo locked; exec cat'], {
-    stdio: ['pipe', 'pipe', 'ignore'],
-    cwd: '/',
-  })
-  try {
-    await new Promise<void>((resolve, reject) => {
-      holder.stdout.once('data', () => resolve())
-      holder.once('error', reject)
-      holder.once('exit', (code) => reject(new Error(`lock ${file}: flock exited with ${code}`)))
-    })
-    return work()
-  } finally {
-    holder.stdin.end()
-  }
 }
 
 /** Returns the key that secrets are encrypted with. */

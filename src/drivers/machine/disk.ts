@@ -12,6 +12,7 @@ import { boxUid } from '../box/paths.ts'
 import { ensureDirectory, ensureFile } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { findCommand } from '../host/process.ts'
+import { driverProgram } from '../host/program.ts'
 import { privateNetworkConfig } from '../network/private.ts'
 import { memoryGroup } from './control-group.ts'
 import { MachineStartError } from './driver.ts'
@@ -30,6 +31,8 @@ export interface HostResources {
   limits: Record<string, string>
   /** The bytes that may be written to the root filesystem, or `none` for no limit; undefined where none can be enforced. */
   rootLimit: string | undefined
+  /** The project of the root filesystem, where project quotas limit it, and the mount point of the home. */
+  rootProject: { id: number; mountPoint: string } | undefined
   volumes: { kind: 'directory' | 'image'; source: string; path: string }[]
 }
 
@@ -72,6 +75,11 @@ function renderConfig(home: Home, paths: MachinePaths, spec: MachineSpec, resour
       'stop-signal': String(readSignal(spec.stop.signal)),
       ...(spec.keepsRoot && { 'keeps-root': 'yes' }),
       ...(resources.rootLimit && { 'root-limit': resources.rootLimit }),
+      ...(resources.rootProject && {
+        'root-project': String(resources.rootProject.id),
+        'quota-mount': resources.rootProject.mountPoint,
+        'project-program': driverProgram('storage/project.pl'),
+      }),
       ...(memory && { 'memory-group': memory }),
       groups: resources.procs.map(dirname).map(visibleGroup).join('\t'),
       ...(network && networkConfig(network)),

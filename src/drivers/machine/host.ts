@@ -1,11 +1,11 @@
 import type { Isolation } from '../box/driver.ts'
 import type { BoxAbility } from '../box/probe.ts'
-import type { BoxQuota } from '../box/quota.ts'
 import { cgroupName } from '../host/cgroup.ts'
 import type { CgroupDriver } from '../host/driver.ts'
 import type { Home } from '../host/home.ts'
 import type { Supervisor } from '../s6/driver.ts'
 import type { SupervisorPaths } from '../s6/service-directory.ts'
+import type { StorageQuota } from '../storage/driver.ts'
 import type { VolumeDriver } from '../volume/driver.ts'
 
 export interface MachineOptions {
@@ -19,7 +19,7 @@ export interface MachineOptions {
 
 /** What the operations of the machine driver share. */
 export interface MachineHost extends MachineOptions {
-  quota: BoxQuota
+  quota: StorageQuota
   able(): Promise<BoxAbility>
 }
 

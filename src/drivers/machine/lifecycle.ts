@@ -5,10 +5,10 @@ import { keyedQueue } from '../../model/keyed-queue.ts'
 import { readSignal } from '../../model/signal.ts'
 import { probeAbility } from '../box/probe.ts'
 import { findProgram } from '../box/process.ts'
-import { boxQuota } from '../box/quota.ts'
 import { readGroupMemory, reclaimMemory, setMemoryLimit } from '../host/cgroup-memory.ts'
 import type { Home } from '../host/home.ts'
 import { killProcess } from '../host/process-list.ts'
+import { storageQuota } from '../storage/quota.ts'
 import { watchChanges } from './change.ts'
 import { readMemoryGroup } from './control-group.ts'
 import type { MachineDriver } from './driver.ts'
@@ -26,7 +26,7 @@ export function machineDriver(options: MachineOptions): MachineDriver {
   const { home, cgroups } = options
   const host: MachineHost = {
     ...options,
-    quota: boxQuota(home.path),
+    quota: storageQuota(home),
     able: async () => options.ability ?? probeAbility(home, cgroups.cgroupsAvailable()),
   }
   return { ...machineOperations(host), ...memoryOperations(home), ...machineReaders(host) }

@@ -42,20 +42,27 @@ sub renew_layer {
     my ($id) = $config->{directory} =~ m{([^/]+)$};
     rename 'layer', "$config->{trash}/$id-$$-" . time or die "discard the previous root filesystem: $!\n";
   }
-  my $limit = $config->{'root-limit'};
+  my ($limit, $project) = @$config{'root-limit', 'root-project'};
   if (!-d 'layer/work') {
-    quietly(qw(btrfs subvolume create layer)) if ($limit // 'none') ne 'none' && !-e 'layer';
+    quietly(qw(btrfs subvolume create layer)) if !defined $project && ($limit // 'none') ne 'none' && !-e 'layer';
     for (['layer', 0711], ['layer/upper', 0755], ['layer/work', 0700]) {
       my ($directory, $mode) = @$_;
       mkdir $directory, $mode or -d $directory or die "$directory: $!\n";
     }
     chown $config->{uid}, $config->{uid}, 'layer/upper' if defined $config->{uid};
   }
+  if (defined $project) {
+    quietly('perl', $config->{'project-program'}, 'set', $project, 'layer');
+    my $bytes = $limit eq 'none' ? 0 : $limit; # 0 is no limit
+    my $files = int(($bytes + 4095) / 4096); # an empty file counts as a block
+    my $limits = "limit -p bhard=$bytes ihard=$files $project";
+    quietly('xfs_quota', '-f', '-x', '-c', $limits, $config->{'quota-mount'});
+  }
   # A kept layer from before the machine had a size limit is no subvolume, and cannot be limited.
   quietly('btrfs', 'qgroup', 'limit', $limit, 'layer') if defined $limit && is_subvolume('layer');
 }
 
-# Only btrfs supports limits. The root of a btrfs subvolume has the inode number 256.
+# The root of a btrfs subvolume has the inode number 256.
 sub is_subvolume {
   my ($directory) = @_;
   return ((stat $directory)[1] // 0) == 256;

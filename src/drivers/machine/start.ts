@@ -4,13 +4,14 @@ import { isDiskFull } from '../../model/disk-full.ts'
 import { waitUntil } from '../../model/poll.ts'
 import { readLimits } from '../box/lifecycle.ts'
 import { findProgram } from '../box/process.ts'
-import { hasSubvolumes } from '../box/quota.ts'
 import { ensureFreezer } from '../host/cgroup-freezer.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { findCommand } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import type { ServiceSpec } from '../s6/driver.ts'
 import { ensureLoggerService } from '../s6/service-directory.ts'
+import { ensureProject } from '../storage/project.ts'
+import { findProjectMount, hasSubvolumes } from '../storage/quota.ts'
 import { prepareMachine } from './disk.ts'
 import { MachineStartError } from './driver.ts'
 import { thawMachine } from './freeze.ts'
@@ -41,6 +42,7 @@ export async function startMachine(host: MachineHost, spec: MachineSpec, cancell
     procs,
     limits: readLimits(procs),
     rootLimit: await rootLimitOf(host, spec),
+    rootProject: await rootProjectOf(host, paths),
     volumes: spec.mounts.map(({ volumeId, path }) => ({ ...host.volumes.mountOf(volumeId), path })),
   })
   const exitsBefore = lastExitNumber(paths)
@@ -55,8 +57,14 @@ export async function applyTrafficPolicy(host: MachineHost, traffic: MachineTraf
 
 /** Avoids quota accounting, which is slow, until a limit is asked for. */
 async function rootLimitOf({ home, quota }: MachineHost, { rootGb }: MachineSpec): Promise<string | undefined> {
-  if (rootGb === undefined) return hasSubvolumes(home.path) ? 'none' : undefined
+  if (rootGb === undefined) return hasSubvolumes(home.path) || findProjectMount(home.path) ? 'none' : undefined
   return (await quota.isPossible()) ? String(Math.round(rootGb * 1024 ** 3)) : undefined
+}
+
+/** Each start makes a new root filesystem, which start.pl gives the project of the machine. */
+async function rootProjectOf({ home }: MachineHost, { directory }: MachinePaths) {
+  const mount = findProjectMount(home.path)
+  return mount && { id: await ensureProject(home, directory), mountPoint: mount.mountPoint }
 }
 
 async function startServices(

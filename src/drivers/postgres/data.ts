@@ -43,7 +43,7 @@ export async function ensureClusterDirectory(home: Home, paths: ClusterPaths): P
   ensureDirectory(paths.directory, { mode: 0o711 })
 }
 
-async function ensureClustersDirectory(directory: string): Promise<void> {
+export async function ensureClustersDirectory(directory: string): Promise<void> {
   const isNew = !existsSync(directory)
   ensureDirectory(directory, { mode: 0o711 })
   // The flag makes ext4 spread the clusters over its block groups. Within one group, ext4 skips every inode that was

@@ -48,5 +48,12 @@ export interface Hosting extends ClusterHost {
   isInstalled(toolchain: Pick<Toolchain, 'bin'>): boolean
   canBind(port: number): Promise<boolean>
   freeBytes(): Promise<number>
+  /** Creates the directory of a cluster so that its size can be limited. Must precede the first write to it. */
+  ensureDisk(id: string): Promise<void>
+  /**
+   * Limits the disk of a cluster a bit above its size, where that is possible; far below, the platform makes it read-only.
+   * `isFull` adds a reserve, with which PostgreSQL can recover and its user delete data.
+   */
+  ensureDiskLimit(id: string, diskSizeGb: number, isFull: boolean): Promise<void>
   removeLimits(id: string): Promise<void>
 }

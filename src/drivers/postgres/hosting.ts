@@ -5,7 +5,10 @@ import { cgroupDriver, cgroupName } from '../host/cgroup.ts'
 import type { Home } from '../host/home.ts'
 import { isExecutable, isRoot } from '../host/process.ts'
 import { canBind, reachableHost } from '../network/port.ts'
+import { storageQuota } from '../storage/quota.ts'
+import { ensureClustersDirectory } from './data.ts'
 import type { Hosting } from './driver.ts'
+import { clusterPaths } from './paths.ts'
 import { ensureToolchain } from './toolchain/toolchain.ts'
 import { uidStride } from './users.ts'
 
@@ -19,6 +22,7 @@ export interface HostingOptions {
 
 export function localHosting({ home, listen, host, ports, configuredBins }: HostingOptions): Hosting {
   const cgroups = cgroupDriver()
+  const quota = storageQuota(home)
   return {
     listen,
     localHost: reachableHost(listen),
@@ -34,6 +38,12 @@ export function localHosting({ home, listen, host, ports, configuredBins }: Host
       return bavail * bsize
     },
     ensureLimits: (id, plan) => cgroups.ensureCgroup(cgroupName(home, id), limitsOf(plan)),
+    async ensureDisk(id) {
+      await ensureClustersDirectory(`${home.path}/clusters`)
+      await quota.ensureDirectory(clusterPaths(home, id).directory)
+    },
+    ensureDiskLimit: (id, diskSizeGb, isFull) =>
+      quota.ensureLimit(clusterPaths(home, id).directory, hardLimitBytes(diskSizeGb) + (isFull ? reserveBytes : 0)),
     removeLimits: (id) => cgroups.removeCgroup(cgroupName(home, id)),
   }
 }
@@ -45,4 +55,11 @@ function limitsOf(plan: Plan) {
     cpus: plan.cpus,
     pids: (plan.databaseConnections + plan.reserveConnections) * 2 + 100,
   }
+}
+
+const reserveBytes = 512 * 1024 ** 2
+
+/** Leaves space for WAL and temporary files after the data itself has reached its size. */
+function hardLimitBytes(diskSizeGb: number): number {
+  return Math.round((diskSizeGb * 1.1 + 1) * 1024 ** 3)
 }

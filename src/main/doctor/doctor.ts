@@ -54,7 +54,7 @@ function listChecks(config: Config): Record<string, Check> {
     repository: () => checkRepository(config),
     'disk space': () => checkDisk(config.home),
     'copy on write': () => checkReflink(config.home),
-    'sandbox storage': () => checkStorage(nearestExisting(config.home)),
+    'size limits': () => checkStorage(nearestExisting(config.home)),
     memory: checkMemory,
     'open files': checkOpenFiles,
     clock: checkClock,

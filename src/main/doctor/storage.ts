@@ -1,6 +1,5 @@
 import { statSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { hasSubvolumes } from '../../drivers/box/quota.ts'
 import {
   areOnSameDevice,
   canWrite,
@@ -9,6 +8,7 @@ import {
   supportsReflink,
 } from '../../drivers/host/filesystem.ts'
 import { isRoot } from '../../drivers/host/process.ts'
+import { findProjectMount, hasSubvolumes } from '../../drivers/storage/quota.ts'
 import type { Config } from '../config.ts'
 import { asRoot, type Finding, gigabyte, inGigabytes, ok, problem, warning } from './finding.ts'
 
@@ -56,19 +56,21 @@ export async function checkReflink(home: string): Promise<Finding> {
   return warning(
     supported === undefined ? `unknown: ${place} is not writable` : `the file system of ${place} copies every block`,
     'A restore copies the whole backup, which takes longer and needs the same space again.',
-    'set BERTH_HOME to a directory on XFS or Btrfs',
+    isRoot() ? createPool : 'set BERTH_HOME to a directory on XFS or Btrfs',
   )
 }
 
-/** Checks whether the file system can limit what each sandbox writes. */
+const createPool = './berth storage create, which moves the home to a file system of its own'
+
+/** Checks whether the file system can limit what each cluster, sandbox and machine writes. */
 export function checkStorage(place: string): Finding {
-  if (hasSubvolumes(place)) return ok('Btrfs quotas limit what each sandbox can write')
+  if (hasSubvolumes(place)) return ok('Btrfs quotas limit what each cluster, sandbox and machine can write')
+  const mount = findProjectMount(place)
+  if (mount) return ok(`project quotas of ${mount.fileSystem} limit what each cluster, sandbox and machine can write`)
   return warning(
     `the file system of ${place} has no quotas that Berth can use`,
-    'The storage of sandboxes is measured but not limited, so one can fill the disk.',
-    isRoot()
-      ? 'apt-get install -y btrfs-progs, and set BERTH_HOME to a directory on Btrfs'
-      : 'run Berth as root, on Btrfs',
+    'The storage of clusters, sandboxes and machines is measured but not limited, so one can fill the disk.',
+    isRoot() ? createPool : 'run Berth as root, and then ./berth storage create',
   )
 }
 

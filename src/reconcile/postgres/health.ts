@@ -41,6 +41,8 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   const isDue = await isBackupDue(cluster, world)
   if (isDue && !isOlder(cluster.stateSince, freshSeconds)) return startBackup(cluster)
   await keepRetention(cluster, world)
+  const isFull = cluster.health === 'down' || cluster.health === 'read_only'
+  await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb, isFull)
   const description = await errorOf(() => keepDescribed(cluster, world))
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(unhealthyCheckSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))

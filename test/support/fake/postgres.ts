@@ -85,6 +85,8 @@ export class FakePostgres extends FakeCalls {
         this.limits.add(id)
         return []
       },
+      ensureDisk: () => this.called(undefined),
+      ensureDiskLimit: () => this.called(undefined),
       removeLimits: (id) => {
         this.limits.delete(id)
         return this.called(undefined)

@@ -4,9 +4,9 @@ import { basename } from 'node:path'
 import { ensureDirectory } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
+import { findProjectMount, hasSubvolumes, storageQuota } from '../../storage/quota.ts'
 import type { BoxDriver } from '../driver.ts'
 import { type BoxPaths, boxPaths } from '../paths.ts'
-import { boxQuota, hasSubvolumes } from '../quota.ts'
 
 export const subvolume = 'layer'
 
@@ -26,20 +26,30 @@ export async function removeSnapshot(directory: string): Promise<void> {
   rmdirSync(directory)
 }
 
-/** Adds subvolumes and disk quotas to boxes whose home is on btrfs. The box itself does not see the difference. */
+/** Adds disk quotas to boxes whose home can have them, on btrfs with subvolumes. A box does not see the difference. */
 export function withSubvolumes(boxes: BoxDriver, home: Home): BoxDriver {
-  const quota = boxQuota(home.path)
+  const quota = storageQuota(home)
   return {
     ...boxes,
     isolation: async () => ({ ...(await boxes.isolation()), limitsStorage: await quota.isPossible() }),
     async ensureBox(spec) {
       const paths = boxPaths(home, spec.id)
       await ensureSubvolume(home, paths)
+      const bytes = spec.storageGb === undefined ? undefined : Math.round(spec.storageGb * 1024 ** 3)
       const layer = `${paths.directory}/${subvolume}`
-      if (existsSync(layer)) await quota.ensureLimit(layer, spec.storageGb)
+      if (existsSync(layer)) await quota.ensureLimit(layer, bytes)
+      else if (findProjectMount(home.path)) await quota.ensureLimit(paths.directory, bytes, ensureLayers(paths))
       return boxes.ensureBox(spec)
     },
   }
+}
+
+/** The driver of boxes sets modes and owners. */
+function ensureLayers({ directory, upper, work, upperUsr, workUsr }: BoxPaths): string[] {
+  ensureDirectory(directory, { mode: 0o711 })
+  const layers = [upper, work, upperUsr, workUsr]
+  for (const layer of layers) mkdirSync(layer, { recursive: true })
+  return layers
 }
 
 /** The layers keep their usual paths as links into the subvolume. */
