@@ -152,11 +152,20 @@ function kernelAttempts(): Record<string, string> {
     'mount by bind': `mount --bind /usr /tmp ${escaped}`,
     'unmount its data': `umount /proc ${escaped}`,
     'make a device': `mknod /tmp/device c 1 1 ${escaped}`,
+    'leave its quota by a subvolume': refusedIoctl('0x5000940e'),
+    'leave its quota by a project': refusedIoctl('0x401c5820'),
+    'leave its quota by a flag': refusedIoctl('0x40086602'),
     'enter a chroot': `chroot /usr true ${escaped}`,
     'set the clock': `date -s 2020-01-01 ${escaped}`,
     'set the host name': `hostname other ${escaped}`,
     ...perPlatform,
   }
+}
+
+/** Succeeds unless the filter refuses the call: the file system itself may not know it. */
+function refusedIoctl(request: string): string {
+  const program = `open(my $d, "<", "/tmp"); my $a = "x" x 4096; exit(!ioctl($d, ${request}, $a) && $! == 1)`
+  return `perl -e '${program}' ${escaped}`
 }
 
 function mapValues(

@@ -7,8 +7,13 @@ const refusedWith = (errno: number) => 0x0005_0000 + errno
 const native: Record<Machine, number> = { x64: 0xc000_003e, arm64: 0xc000_00b7 }
 
 /** Interprets the filter as the kernel would. */
-function decide(machine: Machine, call: number, args: number[] = [], architecture = native[machine]): number {
-  const filter = seccompFilter(machine)
+function decide(
+  machine: Machine,
+  call: number,
+  args: number[] = [],
+  architecture = native[machine],
+  filter = seccompFilter(machine),
+): number {
   const data = Buffer.alloc(64)
   data.writeUInt32LE(call >>> 0, 0)
   data.writeUInt32LE(architecture, 4)
@@ -96,4 +101,17 @@ test.each(['x64', 'arm64'] as const)('checks arguments on %s', (machine) => {
 test('refuses the x32 system calls', () => {
   expect(decide('x64', 0x4000_0000)).toBe(refusedWith(38))
   expect(decide('x64', 0xffff_ffff)).toBe(refusedWith(38))
+})
+
+test.each(['x64', 'arm64'] as const)('keeps files in their quota on %s', (machine) => {
+  const ioctl = { x64: 16, arm64: 29 }[machine]
+  const ask = (request: number, keepsProjects: boolean) =>
+    decide(machine, ioctl, [3, request], native[machine], seccompFilter(machine, { keepsProjects }))
+  const [createSubvolume, clone, setProject] = [0x5000_940e, 0x4004_9409, 0x401c_5820]
+  for (const keepsProjects of [false, true]) {
+    expect(ask(createSubvolume, keepsProjects)).toBe(refusedWith(1))
+    expect(ask(clone, keepsProjects)).toBe(allow)
+  }
+  expect(ask(setProject, true)).toBe(refusedWith(1))
+  expect(ask(setProject, false)).toBe(allow)
 })

@@ -104,6 +104,15 @@ const families = [1, 2, 10, 16]
 const personalities = [0, 8, 0x4_0000, 0x4_0008, 0xffff_ffff]
 // TIOCSTI and TIOCLINUX inject input into a terminal.
 const terminalInjections = [0x5412, 0x541c]
+// A Btrfs subvolume has a quota group of its own and would not count against the limit of the box. These create, snapshot
+// and remove subvolumes and change quota groups; FICLONE and its relatives have the same type and stay allowed.
+const subvolumeChanges = [
+  0x5000_9401, 0x5000_940e, 0x5000_940f, 0x5000_9417, 0x5000_9418, 0x5000_943f, 0x4008_941a, 0xc010_9428, 0x4018_9429,
+  0x4010_942a, 0x8030_942b,
+]
+// FS_IOC_FSSETXATTR and FS_IOC_SETFLAGS change the project that a file counts for. The kernel itself refuses that in a user
+// namespace.
+const projectChanges = [0x401c_5820, 0x4008_6602]
 
 /** System calls that are refused depending on the lower 32 bits of one argument. */
 const examined: Record<string, Examined> = {
@@ -125,13 +134,11 @@ const examined: Record<string, Examined> = {
   socket: { x64: 41, arm64: 198, argument: 0, errno: eafnosupport, rule: only(families) },
   socketpair: { x64: 53, arm64: 199, argument: 0, errno: eafnosupport, rule: only(families) },
   personality: { x64: 135, arm64: 92, argument: 0, errno: eperm, rule: only(personalities) },
-  ioctl: {
-    x64: 16,
-    arm64: 29,
-    argument: 1,
-    errno: eperm,
-    rule: ({ refuse, allow }) => [...terminalInjections.map((value) => jumpIf(value, refuse)), jump(allow)],
-  },
+}
+
+function ioctlExcept(values: number[]): Examined {
+  const rule: Examined['rule'] = ({ refuse, allow }) => [...values.map((value) => jumpIf(value, refuse)), jump(allow)]
+  return { x64: 16, arm64: 29, argument: 1, errno: eperm, rule }
 }
 
 function only(values: number[]): Examined['rule'] {
@@ -159,8 +166,13 @@ const jumpIfAtLeast = (value: number, yes: string): Step => ({ code: 0x35, value
 const jumpIfAny = (bits: number, yes: string, no: string): Step => ({ code: 0x45, value: bits, yes, no })
 const jump = (to: string): Step => ({ code: 0x05, value: 0, yes: to })
 
-/** Assembles the filter as struct sock_filter instructions, which bwrap and prctl(2) take. */
-export function seccompFilter(machine: Machine): Buffer {
+/**
+ * Assembles the filter as struct sock_filter instructions, which bwrap and prctl(2) take. A program without a user namespace
+ * of its own needs `keepsProjects`.
+ */
+export function seccompFilter(machine: Machine, { keepsProjects = false } = {}): Buffer {
+  const ioctls = [...terminalInjections, ...subvolumeChanges, ...(keepsProjects ? projectChanges : [])]
+  const examinedCalls = { ...examined, ioctl: ioctlExcept(ioctls) }
   return assemble([
     load(architectureAt),
     jumpIf(architectures[machine], 'native'),
@@ -169,7 +181,7 @@ export function seccompFilter(machine: Machine): Buffer {
     load(numberAt),
     ...(machine === 'x64' ? refuseX32() : []),
     ...Object.values(calls).flatMap((call) => refuse(call[machine], call.errno)),
-    ...Object.entries(examined).flatMap(([name, call]) => examine(name, call, machine)),
+    ...Object.entries(examinedCalls).flatMap(([name, call]) => examine(name, call, machine)),
     answer(action.allow),
   ])
 }

@@ -7,7 +7,7 @@ import type { Home } from '../host/home.ts'
 /** Writes the seccomp filter to a file and returns its path. Services need it also after a reboot. */
 export function ensureConfineFilter(home: Home): string {
   const file = `${home.toolchain}/seccomp-filter`
-  const bytes = seccompFilter(process.arch as Machine)
+  const bytes = seccompFilter(process.arch as Machine, { keepsProjects: true })
   if (readIfPresent(file)?.equals(bytes)) return file
   const fresh = temporaryPath(home.toolchain)
   writeFileSync(fresh, bytes, { flag: 'wx' })

@@ -41,7 +41,7 @@ async function tryToConfine(): Promise<string | undefined> {
   const user = isRoot() ? ['--user', nobody, nobody] : []
   const options = [process.arch, '--filter', filter, ...user, '--socket', `${directory}/probe`]
   try {
-    writeFileSync(filter, seccompFilter(process.arch as Machine))
+    writeFileSync(filter, seccompFilter(process.arch as Machine, { keepsProjects: true }))
     const program = driverProgram('confine/confine.pl')
     await run('perl', [program, ...options, '--', '/usr/bin/perl', '-e', listening], { timeoutSeconds: 20 })
     return undefined
