@@ -59,6 +59,7 @@ export async function ensureStateDatabase({ home, supervisor, toolchain }: State
     port: String(port),
     unix_socket_directories: socketDirectory,
   }
+  const wasUp = (await supervisor.inspectService(service)).is === 'up'
   await supervisor.ensureService(service, {
     command: withoutNewPrivileges([
       `${toolchain.bin}/postgres`,
@@ -72,7 +73,7 @@ export async function ensureStateDatabase({ home, supervisor, toolchain }: State
     beforeStart: [clearStaleLocks(data, socketDirectory, port), closeOwnAccessFile(data)],
   })
   await waitUntilReady(supervisor, data)
-  if (isChanged) await supervisor.signalService(service, 'SIGHUP')
+  if (isChanged && wasUp) await supervisor.signalService(service, 'SIGHUP')
   return { host: socketDirectory, port, user: name, database: name }
 }
 
