@@ -19,10 +19,12 @@ import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
 import { hasPostgis } from '../drivers/postgres/toolchain/tools.ts'
 import type { LiveContext } from '../live/context.ts'
 import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sessions.ts'
+import { OpenSessions } from '../model/account/open-sessions.ts'
 import { defaultPools } from '../model/app/ip.ts'
 import { machineHeader } from '../model/network.ts'
 import { postgresMajors } from '../model/postgres/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
+import { listTokenExpiries, tokenFeed } from '../store/account/token.ts'
 import { type MachineFeed, machineFeed } from '../store/app/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox/feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
@@ -53,13 +55,16 @@ export async function up(config: Config): Promise<void> {
   const certificate = startCertificateRenewal(controlPlane)
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
+  const tokenChanges = tokenFeed(() => opened.databaseConfig)
+  const openSessions = new OpenSessions({ listValid: (hashes) => listTokenExpiries(opened.db, hashes) })
+  tokenChanges.subscribe(() => openSessions.check())
   let apiUrl = ''
   const settings = {
     ...settingsOf(config, controlPlane.home, edge.port),
     issuer: () => config.issuer ?? apiUrl,
     privateNetworkGap: await findPrivateNetworkProblem(),
   }
-  const parts = { metrics, sandboxChanges, machineChanges, sessions, settings }
+  const parts = { metrics, sandboxChanges, machineChanges, sessions, openSessions, settings }
   const servers = {
     platform: openServer(controlPlane, parts, 'platform'),
     sandbox: openServer(controlPlane, parts, 'sandbox'),
@@ -90,7 +95,8 @@ export async function up(config: Config): Promise<void> {
     machineListener.close(),
     worker.stop(),
   ])
-  await Promise.all([sandboxChanges.close(), machineChanges.close()])
+  openSessions.stop()
+  await Promise.all([sandboxChanges.close(), machineChanges.close(), tokenChanges.close()])
   await closeControlPlane(controlPlane)
 }
 
@@ -112,11 +118,12 @@ interface ServerParts {
   sandboxChanges: SandboxFeed
   machineChanges: MachineFeed
   sessions: ExecSessions
+  openSessions: OpenSessions
   settings: PlatformSettings
 }
 
 function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area): FastifyInstance {
-  const { metrics, sandboxChanges, machineChanges, sessions, settings } = parts
+  const { metrics, sandboxChanges, machineChanges, sessions, openSessions, settings } = parts
   const { config, db, world, log } = controlPlane
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
@@ -131,6 +138,7 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
       sessions,
       settings,
     },
+    openSessions,
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,

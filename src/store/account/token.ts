@@ -1,5 +1,8 @@
+import type pg from 'pg'
 import type { Caller, Token, TokenKind } from '../../model/account/token.ts'
 import type { ValidToken } from '../../model/account/token-check.ts'
+import { type Micros, toMillis } from '../../model/time.ts'
+import { type ChangeFeed, changeFeed } from '../change-feed.ts'
 import type { Db, Query } from '../db.ts'
 
 const valid = 'revoked_at is null and (expires_at is null or expires_at > now())'
@@ -68,6 +71,27 @@ export async function listValidTokens(db: Pick<Db, 'read'>, hashes: Buffer[]): P
            where hash = any($1) and ${valid}`,
     values: [hashes],
   })
+}
+
+/**
+ * The expiry of the valid tokens among these hashes (in base64), in milliseconds since the epoch; null: it does not expire.
+ */
+export async function listTokenExpiries(db: Pick<Db, 'read'>, hashes: string[]): Promise<Map<string, number | null>> {
+  const rows = await db.read<{ hash: Buffer; expiresAt: Micros | null }>({
+    name: 'list-token-expiries',
+    text: `select hash, expires_at as "expiresAt" from token where hash = any($1) and ${valid}`,
+    values: [hashes.map((hash) => Buffer.from(hash, 'base64'))],
+  })
+  return new Map(
+    rows.map(({ hash, expiresAt }) => [hash.toString('base64'), expiresAt === null ? null : toMillis(expiresAt)]),
+  )
+}
+
+/** Reports that a token was revoked, changed or deleted. */
+export type TokenFeed = ChangeFeed<undefined>
+
+export function tokenFeed(config: () => pg.ClientConfig): TokenFeed {
+  return changeFeed(config, 'token_change', () => undefined)
 }
 
 export interface NewToken {
