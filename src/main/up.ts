@@ -7,7 +7,7 @@ import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/routes.ts'
 import { CommandError } from '../cli/errors.ts'
 import { ensureAuthority } from '../drivers/host/certificate.ts'
 import { findUserName, measureMemory } from '../drivers/host/facts.ts'
-import type { Home } from '../drivers/host/home.ts'
+import { type Home, writeToken } from '../drivers/host/home.ts'
 import { isRoot } from '../drivers/host/process.ts'
 import { identityKey } from '../drivers/machine/identity-key.ts'
 import type { LocalSocket } from '../drivers/network/driver.ts'
@@ -109,7 +109,10 @@ function refuseNamelessUser(): void {
 }
 
 /** The parts of the request context that read from this host. */
-type HostAccess = Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'identityKey' | 'lookUpName'>
+type HostAccess = Pick<
+  LiveContext,
+  'readClusterLog' | 'readAuthority' | 'identityKey' | 'writeRootToken' | 'lookUpName'
+>
 
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
@@ -146,11 +149,12 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
   })
 }
 
-function openHostAccess({ home, supervisor, world }: ControlPlane): HostAccess {
+function openHostAccess({ config, home, supervisor, world }: ControlPlane): HostAccess {
   return {
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
     identityKey: identityKey(home, world.encryptionKey),
+    writeRootToken: config.token === undefined ? (token) => writeToken(home, token) : undefined,
     lookUpName: resolveHostName,
   }
 }

@@ -87,11 +87,9 @@ export async function listTokenExpiries(db: Pick<Db, 'read'>, hashes: string[]):
   )
 }
 
-/** Reports that a token was revoked, changed or deleted. */
-export type TokenFeed = ChangeFeed<undefined>
-
-export function tokenFeed(config: () => pg.ClientConfig): TokenFeed {
-  return changeFeed(config, 'token_change', () => undefined)
+/** Reports that a token was revoked, changed or deleted, without saying which. */
+export function tokenFeed(config: () => pg.ClientConfig): ChangeFeed<true> {
+  return changeFeed(config, 'token_change', (payload) => (payload === undefined ? undefined : true))
 }
 
 export interface NewToken {
@@ -122,13 +120,21 @@ export async function insertToken(db: Query, token: NewToken): Promise<void> {
   )
 }
 
-/** Stores the configured root token in a fixed row, so that a changed configuration invalidates the old token. */
-export async function putRootToken(db: Query, hash: Buffer): Promise<void> {
-  await db.query(
-    `insert into token (id, hash, kind, name) values ('root', $1, 'root', 'configuration')
-     on conflict (id) do update set hash = excluded.hash, revoked_at = null`,
+/**
+ * Stores the configured root token in a fixed row, so that a changed configuration invalidates the old token. Returns the
+ * id of another token with this hash, valid or not, instead of storing it: a tenant may hold its text.
+ */
+export async function putRootToken(db: Query, hash: Buffer): Promise<string | undefined> {
+  const { rows } = await db.query<{ id: string }>(
+    `with other as (select id from token where hash = $1 and id <> 'root'),
+     changed as (
+       insert into token (id, hash, kind, name) select 'root', $1, 'root', 'configuration' where not exists (select from other)
+       on conflict (id) do update set hash = excluded.hash, expires_at = null, revoked_at = null
+         where token.hash <> excluded.hash or token.revoked_at is not null or token.expires_at is not null)
+     select id from other`,
     [hash],
   )
+  return rows[0]?.id
 }
 
 /** Newest first. A null `orgId` lists all tokens, including root tokens; `appId` limits the list to tokens of this app. */
