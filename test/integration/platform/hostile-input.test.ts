@@ -1,0 +1,179 @@
+// Every operation is called with values that nobody sends by accident. Each must be answered, and not with a server error.
+import { beforeEach, describe, expect, test } from 'vitest'
+import type { Route } from '../../../src/api/http/route.ts'
+import { usePlatform } from '../../support/platform.ts'
+import {
+  allRoutes,
+  callRoute,
+  createTenant,
+  type Schema,
+  sampleOf,
+  type Tenant,
+  urlOf,
+} from '../../support/tenant-world.ts'
+
+const platform = usePlatform()
+let tenant: Tenant
+
+beforeEach(async () => {
+  tenant = await createTenant(platform, 'acme')
+})
+
+/** With fake drivers these run on the host itself. The end-to-end tests call them in a real box. */
+const runsOnHost = (route: Route) => /\/(fs|exec)(\/|$)/.test(route.path)
+const routes = allRoutes.filter((route) => !runsOnHost(route)).map((route) => [route.id, route] as const)
+
+const strings = [
+  '',
+  ' ',
+  '\0',
+  'a\0b',
+  'a\nb',
+  '\u202egnp',
+  '💥',
+  "';drop table token;--",
+  '../../etc/passwd',
+  '/',
+  '%00',
+  '__proto__',
+  'constructor',
+  'toString',
+  'hasOwnProperty',
+  '-1',
+  '0x10',
+  '1e999',
+  'NaN',
+  '99999999999999999999999',
+  '9007199254740993',
+  '*',
+  '{}',
+  '[]',
+  'null',
+  '::1',
+  '1970-01-01T00:00:00Z',
+  '+275760-09-13T00:00:00.001Z',
+  'P1Y',
+  '9999999999h',
+  'x'.repeat(5_000),
+]
+const numbers = ['-1', '0', '1.5', '2147483648', '9007199254740993', '1e15', '1e19', '1e308', '1e400', '-1e400', '-0']
+const others = [
+  'null',
+  'true',
+  '[]',
+  '{}',
+  '[[]]',
+  '[null]',
+  '[{}]',
+  '{"__proto__":{"x":1}}',
+  '{"constructor":{"prototype":{"x":1}}}',
+  '{"a":null,"toString":"x","hasOwnProperty":1}',
+  '{"":""}',
+  '{"a\\u0000b":"c\\u0000d"}',
+  '"\\ud800"',
+  `${'['.repeat(60)}${']'.repeat(60)}`,
+]
+const texts = strings.map((text) => JSON.stringify(text))
+
+/** A place in a body: the keys that lead to it, and its schema. */
+interface Place {
+  path: string[]
+  schema: Schema
+}
+
+function placesOf(schema: Schema, path: string[] = [], depth = 0): Place[] {
+  const inner = schema.anyOf ?? []
+  const item = schema.items && depth < 4 ? placesOf(schema.items, [...path, '0'], depth + 1) : []
+  const fields = Object.entries(schema.properties ?? {}).flatMap(([key, field]) =>
+    depth < 4 ? placesOf(field, [...path, key], depth + 1) : [],
+  )
+  return [{ path, schema }, ...inner.flatMap((each) => placesOf(each, path, depth + 1)), ...item, ...fields]
+}
+
+/** The JSON text of `sample` with a raw text at this place. */
+function withRaw(sample: unknown, path: string[], raw: string): string {
+  const mark = '@@here@@'
+  const copy = structuredClone(sample) as Record<string, unknown>
+  let holder: Record<string, unknown> = copy
+  for (const [nth, key] of path.entries()) {
+    if (nth === path.length - 1) holder[key] = mark
+    else {
+      const next = holder[key]
+      const isHolder = typeof next === 'object' && next !== null
+      if (!isHolder) holder[key] = path[nth + 1] === '0' ? [] : {}
+      holder = holder[key] as Record<string, unknown>
+    }
+  }
+  return JSON.stringify(copy).replaceAll(JSON.stringify(mark), () => raw)
+}
+
+function rawValuesFor({ type, enum: values }: Schema): string[] {
+  if (values) return [...others, '"__proto__"', '"constructor"', '1e308']
+  if (type === 'string') return [...texts, '"\\ud800"', 'null', '{}', '1']
+  if (type === 'integer' || type === 'number') return [...numbers, '""', 'null']
+  if (type === 'boolean') return ['null', '"x"', '0', '{}']
+  return [...others, '1e308', '"x"']
+}
+
+async function failuresOf(route: Route, calls: { url: string; raw?: string }[]): Promise<string[]> {
+  const failures: string[] = []
+  for (const { url, raw } of calls) {
+    const startedAt = performance.now()
+    const reply = await callRoute(platform, route, url, { token: tenant.token, ...(raw === undefined ? {} : { raw }) })
+    const ms = performance.now() - startedAt
+    if (process.env.SLOW && ms > 100) failures.push(`slow ${Math.round(ms)} ${url.slice(0, 200)} ${raw?.slice(0, 200)}`)
+    if (reply.status >= 500 && reply.status !== 503)
+      failures.push(`${reply.status} for ${url.slice(0, 300)} ${raw?.slice(0, 300) ?? ''}`)
+  }
+  return failures
+}
+
+/** The parameters without which the operation would wait. */
+const fixedQuery: Record<string, Record<string, string>> = {
+  waitForMachine: { timeout: '0' },
+  readAppLog: { follow: 'false' },
+  readMachineLog: { follow: 'false' },
+  getServiceLog: { duration: '1ms' },
+  putService: { duration: '1ms' },
+  startService: { duration: '1ms' },
+  restartService: { duration: '1ms' },
+}
+
+const withQuery = (route: Route, url: string, extra: Record<string, string> = {}) => {
+  const required = sampleOf((route.query ?? {}) as Schema, '', tenant) as Record<string, string>
+  const search = new URLSearchParams({ ...(route.query ? required : {}), ...fixedQuery[route.id], ...extra })
+  return search.size === 0 ? url : `${url}?${search}`
+}
+
+describe('no server error is the answer', () => {
+  const sample = (route: Route) => (route.body ? sampleOf(route.body as Schema, '', tenant) : undefined)
+
+  test.each(routes)('whatever is in the path and query of %s', async (_id, route) => {
+    const raw = route.body ? { raw: JSON.stringify(sample(route)) } : {}
+    const paths = [...route.path.matchAll(/\{(\w+)\}/g)].flatMap(([, name]) =>
+      [...strings, '..', '.', '%', 'a%2fb', 'x'.repeat(301)].map((value) => ({
+        url: withQuery(route, urlOf(route, { ...tenant.params, [name!]: value })),
+        ...raw,
+      })),
+    )
+    const waits = new Set(Object.keys(fixedQuery[route.id] ?? {}))
+    const names = Object.keys((route.query as Schema | undefined)?.properties ?? {}).filter((name) => !waits.has(name))
+    const queries = names.flatMap((name) =>
+      strings.map((value) => ({ url: withQuery(route, urlOf(route, tenant.params), { [name]: value }), ...raw })),
+    )
+    const broken = ['?%', '?%ff=%ff', '?a=%ed%a0%80', '?=', '?&&&', '?__proto__=x', '?a[b]=c', `?${'a&'.repeat(2_000)}`]
+    const rest = broken.map((query) => ({ url: urlOf(route, { ...tenant.params, app_name: 'none' }) + query, ...raw }))
+    expect(await failuresOf(route, [...paths, ...queries, ...(waits.size > 0 ? [] : rest)])).toEqual([])
+  })
+
+  const withBody = routes.filter(([, { body }]) => body)
+
+  test.each(withBody)('whatever is in the body of %s', async (_id, route) => {
+    const url = withQuery(route, urlOf(route, tenant.params))
+    const places = placesOf(route.body as Schema).filter(({ path }) => path.length > 0)
+    const calls = places.flatMap(({ path, schema }) =>
+      rawValuesFor(schema).map((raw) => ({ url, raw: withRaw(sample(route), path, raw) })),
+    )
+    expect(await failuresOf(route, calls)).toEqual([])
+  })
+})
