@@ -52,12 +52,17 @@ async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[])
 }
 
 /** The app of a machine or volume. The caller must check access to the app. */
-export async function findAppNameOf(db: Pick<Db, 'read'>, id: string): Promise<string | undefined> {
+export async function findAppNameOf(
+  db: Pick<Db, 'read'>,
+  id: string,
+  { orgId }: Pick<Caller, 'orgId'>,
+): Promise<string | undefined> {
   const [row] = await db.read<{ name: string }>({
     name: 'find-app-name-of',
     text: `select app.name from app where app.state = 'active' and app.id in (
-             select app_id from machine where id = $1 union all select app_id from volume where id = $1)`,
-    values: [id],
+             select app_id from machine where id = $1 union all select app_id from volume where id = $1)
+             and ($2::text is null or org_id = $2)`,
+    values: [id, orgId],
   })
   return row?.name
 }
