@@ -94,7 +94,7 @@ export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now)
   return { check, hold, recheck }
 }
 
-function tokenOf(authorization: string | undefined): string | undefined {
+export function tokenOf(authorization: string | undefined): string | undefined {
   return authorization === undefined ? undefined : tokenPattern.exec(authorization)?.[1]
 }
 

@@ -3,7 +3,15 @@ import { beforeEach, expect, test } from 'vitest'
 import type { Route } from '../../../src/api/http/route.ts'
 import type { Reply } from '../../support/platform.ts'
 import { usePlatform } from '../../support/platform.ts'
-import { allRoutes, callRoute, createTenant, type Schema, sampleOf, type Tenant, urlOf } from '../../support/tenant-world.ts'
+import {
+  allRoutes,
+  callRoute,
+  createTenant,
+  type Schema,
+  sampleOf,
+  type Tenant,
+  urlOf,
+} from '../../support/tenant-world.ts'
 
 const platform = usePlatform()
 let victim: Tenant
@@ -66,7 +74,9 @@ interface Attempt {
 
 async function attempt(route: Route, { params, body }: Attempt): Promise<Answer> {
   const named = { slug: '', token: '', params: body }
-  const query = new URLSearchParams(sampleOf((route.query ?? { properties: {} }) as Schema, '', named) as object as string)
+  const query = new URLSearchParams(
+    sampleOf((route.query ?? { properties: {} }) as Schema, '', named) as Record<string, string>,
+  )
   const input = route.body && { ...(sampleOf(route.body as Schema, '', named) as object), ...validBodies[route.id] }
   const reply = await callRoute(platform, route, `${urlOf(route, params)}?${query}`, {
     token: attacker.token,
@@ -94,7 +104,10 @@ test('nothing of another organization is distinguishable from nothing', async ()
     const isInApp = paramsOf(route).includes('app_name')
     const base = isInApp && paramsOf(route).length > 1 ? { app_name: victim.params.app_name! } : {}
     const foreign = await attempt(route, { params: { ...victim.params }, body: own })
-    const absent = await attempt(route, { params: { ...nobody, app_name: victim.params.app_name!, ...base }, body: own })
+    const absent = await attempt(route, {
+      params: { ...nobody, app_name: victim.params.app_name!, ...base },
+      body: own,
+    })
     if (JSON.stringify(foreign) !== JSON.stringify(absent)) differences.push({ name, foreign, absent })
     if (foreign.status !== 403 && foreign.status !== 404) unexpected.push({ name, ...foreign })
   }

@@ -21,9 +21,9 @@ beforeEach(async () => {
 
 /** With fake drivers these run on the host itself. The end-to-end tests call them in a real box. */
 const runsOnHost = (route: Route) => /\/(fs|exec)(\/|$)/.test(route.path)
-/** It is answered when the background loop has made the checkpoint. */
-const waitsForLoop = (route: Route) => route.id === 'createCheckpoint'
-const routes = allRoutes.filter((route) => !runsOnHost(route) && !waitsForLoop(route))
+/** Answered when the background loop has made the checkpoint, or by a database that the fake cluster does not have. */
+const needsMore = (route: Route) => route.id === 'createCheckpoint' || /extensions$/i.test(route.path)
+const routes = allRoutes.filter((route) => !runsOnHost(route) && !needsMore(route))
 
 const strings = [
   '',
@@ -95,7 +95,7 @@ function placesOf(schema: Schema, path: string[] = [], depth = 0): Place[] {
 /** The JSON text of `sample` with a raw text at this place. */
 function withRaw(sample: unknown, path: string[], raw: string): string {
   const mark = '@@here@@'
-  const copy = structuredClone(sample) as Record<string, unknown>
+  const copy = (typeof sample === 'object' ? structuredClone(sample) : {}) as Record<string, unknown>
   let holder: Record<string, unknown> = copy
   for (const [nth, key] of path.entries()) {
     if (nth === path.length - 1) holder[key] = mark
@@ -109,7 +109,22 @@ function withRaw(sample: unknown, path: string[], raw: string): string {
   return JSON.stringify(copy).replaceAll(JSON.stringify(mark), () => raw)
 }
 
-function rawValuesFor({ type, enum: values }: Schema): string[] {
+/** For the many fields deep inside a machine's config. */
+const fewValues = [
+  'null',
+  '""',
+  '"a\\u0000b"',
+  '"__proto__"',
+  '-1',
+  '1e19',
+  '1e400',
+  '[]',
+  '[null]',
+  '{"__proto__":{"x":1}}',
+]
+
+function rawValuesFor({ path, schema: { type, enum: values } }: Place): string[] {
+  if (path.length > 1) return fewValues
   if (values) return [...others, '"__proto__"', '"constructor"', '1e308']
   if (type === 'string') return [...texts, '"\\ud800"', 'null', '{}', '1']
   if (type === 'integer' || type === 'number') return [...numbers, '""', 'null']
@@ -125,10 +140,7 @@ interface Call {
 async function failuresOf(route: Route, calls: Call[]): Promise<string[]> {
   const failures: string[] = []
   for (const { url, raw } of calls) {
-    const startedAt = performance.now()
     const reply = await callRoute(platform, route, url, { token: tenant.token, ...(raw === undefined ? {} : { raw }) })
-    const ms = performance.now() - startedAt
-    if (process.env.SLOW && ms > 100) failures.push(`slow ${Math.round(ms)} ${url.slice(0, 200)} ${raw?.slice(0, 200)}`)
     if (reply.status >= 500 && reply.status !== 503)
       failures.push(`${reply.status} for ${url.slice(0, 300)} ${raw?.slice(0, 300) ?? ''}`)
   }
@@ -174,11 +186,11 @@ function hostileUrls(route: Route): Call[] {
 }
 
 function hostileBodies(route: Route): Call[] {
-  if (!route.body) return []
+  if (!route.body || route.id === 'updateMachine') return [] // its body is that of createMachine
   const url = withQuery(route, urlOf(route, tenant.params))
   const places = placesOf(route.body as Schema).filter(({ path }) => path.length > 0)
-  return places.flatMap(({ path, schema }) =>
-    rawValuesFor(schema).map((raw) => ({ url, raw: withRaw(sampleBody(route), path, raw) })),
+  return places.flatMap((place) =>
+    rawValuesFor(place).map((raw) => ({ url, raw: withRaw(sampleBody(route), place.path, raw) })),
   )
 }
 
@@ -186,10 +198,14 @@ function hostileBodies(route: Route): Call[] {
 const order = (route: Route) => (route.method === 'DELETE' ? 1 : 0)
 const byTag = Object.entries(Object.groupBy(routes, ({ tag }) => tag))
 
-test.each(byTag)('no operation of "%s" answers hostile input with a server error', async (_tag, tagged) => {
-  const failures: string[] = []
-  for (const route of tagged!.toSorted((a, b) => order(a) - order(b))) {
-    failures.push(...(await failuresOf(route, [...hostileBodies(route), ...hostileUrls(route)])))
-  }
-  expect(failures).toEqual([])
-}, 600_000)
+test.each(byTag)(
+  'no operation of "%s" answers hostile input with a server error',
+  async (_tag, tagged) => {
+    const failures: string[] = []
+    for (const route of tagged!.toSorted((a, b) => order(a) - order(b))) {
+      failures.push(...(await failuresOf(route, [...hostileBodies(route), ...hostileUrls(route)])))
+    }
+    expect(failures).toEqual([])
+  },
+  600_000,
+)
