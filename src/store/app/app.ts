@@ -51,7 +51,7 @@ async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[])
   return byPosition(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
 }
 
-/** The app of a machine or volume. The caller must check access to the app. */
+/** The app of a machine or volume in the caller's organization. Access to the app is yet to be checked. */
 export async function findAppNameOf(
   db: Pick<Db, 'read'>,
   id: string,
