@@ -47,6 +47,14 @@ language sql stable security definer set search_path = public, pg_temp as $$
   where hash = shown and kind <> 'app' and revoked_at is null and (expires_at is null or expires_at > now())
 $$;
 
+-- Tells which tokens of open connections are still valid.
+create function list_token_expiries_for_edge(shown bytea[])
+returns table (token_hash bytea, token_expires_at timestamptz)
+language sql stable security definer set search_path = public, pg_temp as $$
+  select hash, expires_at from token
+  where hash = any(shown) and kind <> 'app' and revoked_at is null and (expires_at is null or expires_at > now())
+$$;
+
 create function put_machine_loads(reporter int, ids text[], loads int[]) returns void
 language sql security definer set search_path = public, pg_temp as $$
   insert into machine_load (machine_id, worker, load)
@@ -55,4 +63,4 @@ language sql security definer set search_path = public, pg_temp as $$
   on conflict (machine_id, worker) do update set load = excluded.load, at = now()
 $$;
 
-revoke execute on function request_from_edge, find_token_for_edge, put_machine_loads from public;
+revoke execute on function request_from_edge, find_token_for_edge, list_token_expiries_for_edge, put_machine_loads from public;

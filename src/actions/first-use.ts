@@ -14,5 +14,11 @@ export async function prepareFirstUse(
 ): Promise<void> {
   await putQuotaDefaults(db, quotas)
   await insertOrgOnce(db, firstOrg, 'Personal')
-  await putRootToken(db, hashToken(rootToken))
+  const other = await putRootToken(db, hashToken(rootToken))
+  if (other !== undefined) {
+    throw new Error(
+      `the configured root token is already in use as token ${other}, which was created over the API; ` +
+        'start with another BERTH_TOKEN, or without one to use the generated token',
+    )
+  }
 }

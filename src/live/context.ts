@@ -46,6 +46,8 @@ export interface LiveContext {
   identityKey(): Promise<KeyObject>
   /** Issues a certificate for a host name, signed by the CA of the platform. */
   makeCertificate(hostname: string): Promise<{ fullchain: string; privateKey: string }>
+  /** Writes the root token to its file. Undefined when the configuration sets the token. */
+  writeRootToken: ((token: string) => void) | undefined
   /** Looks up the DNS records of a host name. */
   lookUpName(hostname: string, known: string[]): Promise<{ a: string[]; aaaa: string[]; cname: string[] }>
 }

@@ -40,6 +40,7 @@ import { startSampler } from '../reconcile/postgres/sampler.ts'
 import { type StateBackup, startStateBackup } from '../reconcile/state-backup.ts'
 import type { World } from '../reconcile/step.ts'
 import { startWorker, type Worker } from '../reconcile/worker.ts'
+import { tokenFeed } from '../store/account/token.ts'
 import { machineFeed } from '../store/app/machine-feed.ts'
 import { type Database, openDatabase } from '../store/db.ts'
 import { edgeRequestChannel } from '../store/edge-request.ts'
@@ -204,6 +205,9 @@ export function startLoop(
     onError: (err) => log.warn({ err }, 'request of the edge failed'),
   })
   const stateBackup = startStateDumps(controlPlane)
+  const tokenChanges = tokenFeed(() => databaseConfig)
+  // A token that was revoked must not become valid again when the newest dump is restored.
+  tokenChanges.subscribe((change) => change && stateBackup?.request())
   const worker = startWorker({
     world,
     listen: (woken) => listen(databaseConfig, workChannel, woken),
@@ -218,7 +222,7 @@ export function startLoop(
     async stop() {
       const others = [sampler, edgeRequests, stateBackup, checker, watch, certificates, tree]
       await Promise.all([worker.stop(), ...others.map((each) => each?.stop())])
-      await changes.close()
+      await Promise.all([changes.close(), tokenChanges.close()])
     },
   }
 }

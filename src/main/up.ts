@@ -8,7 +8,7 @@ import { CommandError } from '../cli/errors.ts'
 import { findClusterGap } from '../drivers/confine/probe.ts'
 import { ensureAuthority } from '../drivers/host/certificate.ts'
 import { findUserName, measureMemory } from '../drivers/host/facts.ts'
-import { edgeUid, type Home } from '../drivers/host/home.ts'
+import { edgeUid, type Home, writeToken } from '../drivers/host/home.ts'
 import { isRoot } from '../drivers/host/process.ts'
 import { identityKey } from '../drivers/machine/identity-key.ts'
 import type { LocalSocket } from '../drivers/network/driver.ts'
@@ -21,10 +21,12 @@ import { hasPostgis } from '../drivers/postgres/toolchain/tools.ts'
 import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
 import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sessions.ts'
+import { OpenSessions } from '../model/account/open-sessions.ts'
 import { defaultPools } from '../model/app/ip.ts'
 import { machineHeader } from '../model/network.ts'
 import { postgresMajors } from '../model/postgres/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
+import { listTokenExpiries, tokenFeed } from '../store/account/token.ts'
 import { type MachineFeed, machineFeed } from '../store/app/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox/feed.ts'
 import { type Config, type Listen, refuseOpenListeners } from './config.ts'
@@ -56,6 +58,9 @@ export async function up(config: Config): Promise<void> {
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
   const connections = createOpenConnections()
+  const tokenChanges = tokenFeed(() => opened.databaseConfig)
+  const openSessions = new OpenSessions({ listValid: (hashes) => listTokenExpiries(opened.db, hashes) })
+  tokenChanges.subscribe(() => openSessions.check())
   let apiUrl = ''
   const settings = {
     ...settingsOf(config, controlPlane.home, edge.port),
@@ -63,7 +68,7 @@ export async function up(config: Config): Promise<void> {
     privateNetworkGap: await findPrivateNetworkProblem(),
     clusterGap: await findClusterGap(),
   }
-  const parts = { metrics, sandboxChanges, machineChanges, sessions, connections, settings }
+  const parts = { metrics, sandboxChanges, machineChanges, sessions, connections, openSessions, settings }
   const servers = {
     platform: openServer(controlPlane, parts, 'platform'),
     sandbox: openServer(controlPlane, parts, 'sandbox'),
@@ -94,7 +99,8 @@ export async function up(config: Config): Promise<void> {
     machineListener.close(),
     worker.stop(),
   ])
-  await Promise.all([sandboxChanges.close(), machineChanges.close()])
+  openSessions.stop()
+  await Promise.all([sandboxChanges.close(), machineChanges.close(), tokenChanges.close()])
   await closeControlPlane(controlPlane)
 }
 
@@ -107,7 +113,10 @@ function refuseNamelessUser(): void {
 }
 
 /** The parts of the request context that read from this host. */
-type HostAccess = Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'identityKey' | 'lookUpName'>
+type HostAccess = Pick<
+  LiveContext,
+  'readClusterLog' | 'readAuthority' | 'identityKey' | 'writeRootToken' | 'lookUpName'
+>
 
 type Addresses = Record<'api' | 'sandbox' | 'edge', string>
 
@@ -117,11 +126,12 @@ interface ServerParts {
   machineChanges: MachineFeed
   sessions: ExecSessions
   connections: OpenConnections
+  openSessions: OpenSessions
   settings: PlatformSettings
 }
 
 function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area): FastifyInstance {
-  const { metrics, sandboxChanges, machineChanges, sessions, connections, settings } = parts
+  const { metrics, sandboxChanges, machineChanges, sessions, connections, openSessions, settings } = parts
   const { config, db, world, log } = controlPlane
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
@@ -137,6 +147,7 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
       connections,
       settings,
     },
+    openSessions,
     log: log.child({ area }),
     metrics,
     rateLimit: config.rateLimit,
@@ -149,6 +160,7 @@ function openHostAccess({ config, home, supervisor, world }: ControlPlane): Host
     readClusterLog: (id, lines) => supervisor.readLog(clusterPaths(home, id).service, lines),
     readAuthority: async () => readFileSync((await ensureAuthority(home)).certificateFile, 'utf8'),
     identityKey: identityKey(home, world.encryptionKey),
+    writeRootToken: config.token === undefined ? (token) => writeToken(home, token) : undefined,
     lookUpName: (hostname, known) => resolveHostName(hostname, known, config.outboundDns),
   }
 }

@@ -5,6 +5,8 @@ import type { StateDumpDriver } from '../drivers/state/driver.ts'
 export interface StateBackup {
   /** Called after each turn of the loop; a new cluster or backup causes a dump soon. */
   note(turn: { kind: string; result: string }): void
+  /** Causes a dump soon. */
+  request(): void
   stop(): Promise<void>
 }
 
@@ -80,6 +82,7 @@ export function startStateBackup({ dumps, onError, schedule }: StateBackupOption
       const isEvent = (kind === 'cluster' && result === 'ready') || (kind === 'backup' && result === 'completed')
       if (isEvent) scheduleAt(Date.now() + delayMs)
     },
+    request: () => scheduleAt(Date.now() + delayMs),
     async stop() {
       stopped = true
       clearTimeout(timer)

@@ -28,6 +28,7 @@ const readable: Record<string, string[]> = {
 const callable = [
   'request_from_edge(text, text)',
   'find_token_for_edge(bytea)',
+  'list_token_expiries_for_edge(bytea[])',
   'put_machine_loads(int, text[], int[])',
 ]
 

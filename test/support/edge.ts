@@ -281,6 +281,7 @@ export function useEdge(
         sweepUpstreams(context, Date.now())
         edge.balancer.retryWaiting()
       },
+      onTokenChange: () => context.access.recheck(),
       onError() {},
     })
     await feed.filled

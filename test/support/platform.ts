@@ -9,8 +9,10 @@ import { platformRoutes, sandboxRoutes, sandboxSockets } from '../../src/api/rou
 import type { BoxDriver } from '../../src/drivers/box/driver.ts'
 import { createOpenConnections } from '../../src/live/connection.ts'
 import { createExecSessions, type ExecSessions } from '../../src/live/sandbox/exec-sessions.ts'
+import { OpenSessions } from '../../src/model/account/open-sessions.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
 import { runNextStep } from '../../src/reconcile/loop.ts'
+import { listTokenExpiries, tokenFeed } from '../../src/store/account/token.ts'
 import { machineFeed } from '../../src/store/app/machine-feed.ts'
 import type { Db } from '../../src/store/db.ts'
 import { sandboxFeed } from '../../src/store/sandbox/feed.ts'
@@ -47,6 +49,8 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
   const feed = sandboxFeed(() => database.config)
   const machineChanges = machineFeed(() => database.config)
   const sessions = changes.sessions ?? createExecSessions()
+  const openSessions = new OpenSessions({ listValid: (hashes) => listTokenExpiries(database.db, hashes) })
+  const tokenChanges = tokenFeed(() => database.config)
   const rootToken = 'berth_test_root'
   let server: FastifyInstance
   let sandboxServer: FastifyInstance
@@ -150,6 +154,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       sandboxUrl: (name: string) => `http://${name}.sandbox.localhost:4282/`,
       ...changes.settings,
     }
+    tokenChanges.subscribe(() => openSessions.check())
     const world = platform.fake.world(database.db)
     const shared = {
       context: {
@@ -161,6 +166,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
         connections: createOpenConnections(),
         settings,
       },
+      openSessions,
       log: pino({ level: 'silent' }),
       metrics: createMetrics('test'),
       rateLimit: false,
@@ -195,6 +201,8 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
     await sandboxServer?.close()
     await feed.close()
     await machineChanges.close()
+    openSessions.stop()
+    await tokenChanges.close()
   })
 
   return platform

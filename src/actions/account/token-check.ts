@@ -10,7 +10,7 @@ import { getVisibleMachine, machineNotFound } from '../../store/app/machine.ts'
 import { getVisibleApp } from '../../store/app/visible.ts'
 import { volumeNotFound } from '../../store/app/volume.ts'
 import { getVolume } from '../app/volume.ts'
-import { type Context, getCaller } from '../context.ts'
+import { type Context, getCaller, requireToken } from '../context.ts'
 import { getOrg } from './org.ts'
 
 export interface CheckedToken {
@@ -87,7 +87,7 @@ async function findInApp(ctx: Context, access: TokenAccess): Promise<Found> {
 /** The name of the app of a machine or volume. */
 async function ownerOf(ctx: Context, { machine_id, volume_id }: TokenAccess): Promise<string> {
   const isPossible = machine_id === undefined ? volumeIdPattern.test(volume_id!) : machineIdPattern.test(machine_id)
-  const name = isPossible ? await findAppNameOf(ctx.db, machine_id ?? volume_id!) : undefined
+  const name = isPossible ? await findAppNameOf(ctx.db, machine_id ?? volume_id!, await requireToken(ctx)) : undefined
   if (name !== undefined) return name
   throw machine_id === undefined ? volumeNotFound() : machineNotFound()
 }

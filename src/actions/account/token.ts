@@ -1,10 +1,17 @@
 import { requireCaller, requireWriter } from '../../model/account/caller.ts'
 import { mintMacaroon } from '../../model/account/macaroon.ts'
 import type { Org } from '../../model/account/org.ts'
-import { type Caller, type CreateToken, hashToken, newTokenText, type Token } from '../../model/account/token.ts'
+import {
+  type Caller,
+  type CreateToken,
+  hashToken,
+  newTokenText,
+  rootTokenId,
+  type Token,
+} from '../../model/account/token.ts'
 import type { ValidToken } from '../../model/account/token-check.ts'
 import { parseDuration } from '../../model/duration.ts'
-import { badRequest, forbidden, invalid, notFound } from '../../model/errors.ts'
+import { badRequest, conflict, forbidden, invalid, notFound } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import { insertToken, listTokens, listValidTokens, revokeToken } from '../../store/account/token.ts'
 import { getWritableApp } from '../../store/app/visible.ts'
@@ -92,7 +99,15 @@ export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
   const caller = await getCaller(ctx)
   requireWriter(caller)
   // Invalid ids must not reach the database, which rejects NUL bytes with an error.
+  if (id === rootTokenId && caller.kind === 'root') throw rootTokenInUse()
   if (!/^[a-z0-9]{1,16}$/.test(id) || !(await revokeToken(ctx.db, caller, id))) throw notFound('token not found')
+}
+
+/** Without the configured root token nobody could create tokens, and the next start would bring it back. */
+function rootTokenInUse() {
+  return conflict(
+    'the root token of the configuration cannot be revoked; replace it with POST /v1/tokens/root/rotate or "berth tokens rotate-root"',
+  )
 }
 
 export async function getCurrentToken(ctx: Context): Promise<ValidToken> {

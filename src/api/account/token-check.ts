@@ -92,8 +92,8 @@ export const tokenCheckRoutes: Route[] = [
     response: Type.Object({ access: AuthorizedAccess, verified_token: VerifiedToken }, { title: 'AuthorizedToken' }),
     errors: {
       401: noneValid,
-      403: 'The tokens lack the permission: they belong to another organization or may only read.',
-      404: 'The resource does not exist, or the organization is not visible to the tokens.',
+      403: 'The tokens lack the permission: the app belongs to another organization, or they may only read.',
+      404: 'The resource does not exist, or is not visible to the tokens.',
     },
     wrongTypeStatus: 400,
     run: async ({ ctx, body, headers }) => {

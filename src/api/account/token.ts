@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
 import { createToken, getCurrentToken, listTokensOf, revokeTokenById } from '../../actions/account/token.ts'
+import { rotateRootToken } from '../../live/account/token.ts'
 import { CreateToken, callerEmail, type Token, tokenKinds } from '../../model/account/token.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
 import { noOrganization, readOnly } from '../error-text.ts'
@@ -22,6 +23,11 @@ const TokenView = Type.Object(
   { title: 'Token' },
 )
 
+const IssuedTokenView = Type.Object(
+  { id: Type.String(), token: Type.String(), kind: TokenKindView },
+  { title: 'IssuedToken' },
+)
+
 export const tokenRoutes: Route[] = [
   route({
     method: 'POST',
@@ -33,7 +39,7 @@ export const tokenRoutes: Route[] = [
     scope: 'write',
     body: CreateToken,
     status: 201,
-    response: Type.Object({ id: Type.String(), token: Type.String(), kind: TokenKindView }, { title: 'IssuedToken' }),
+    response: IssuedTokenView,
     errors: {
       403: 'The token may only read, or may not create a token of this kind.',
       404: noOrganization,
@@ -103,13 +109,37 @@ export const tokenRoutes: Route[] = [
     id: 'revokeToken',
     tag: 'Tokens',
     summary: 'Revoke a token',
-    description: 'It stops working with the next request.',
+    description:
+      'It stops working with the next request, and everything that was opened with it, such as WebSockets, logs and uploads, is closed within a second.',
     scope: 'write',
     params: Type.Object({ token_id: Type.String({ description: 'The id of the token, not the token itself.' }) }),
     status: 204,
-    errors: { 403: readOnly, 404: 'The organization of this token has no such token.' },
+    errors: {
+      403: readOnly,
+      404: 'The organization of this token has no such token.',
+      409: 'It is the root token of the configuration, which can only be replaced.',
+    },
     wrongTypeStatus: 400,
     run: ({ ctx, params }) => revokeTokenById(ctx, params.token_id),
+  }),
+  route({
+    method: 'POST',
+    path: '/v1/tokens/root/rotate',
+    id: 'rotateRootToken',
+    tag: 'Tokens',
+    summary: 'Replace the root token of the platform',
+    description:
+      'Creates a new root token, stores it in `$BERTH_HOME/token` and revokes the old one. The token is also shown in this response.',
+    scope: 'write',
+    outsideTransaction: true,
+    status: 201,
+    response: IssuedTokenView,
+    errors: {
+      403: 'Only a root token may do this.',
+      409: 'The token is set by `BERTH_TOKEN`; it is changed there, followed by a restart.',
+    },
+    wrongTypeStatus: 400,
+    run: ({ ctx }) => rotateRootToken(ctx),
   }),
 ]
 

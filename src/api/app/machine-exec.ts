@@ -1,6 +1,5 @@
 import { Type } from 'typebox'
-import { getMachine } from '../../actions/app/machine.ts'
-import { listProcessesOf, runInMachine } from '../../live/app/machine.ts'
+import { listProcessesOf, requireMachineWriter, runInMachine } from '../../live/app/machine.ts'
 import { badRequest } from '../../model/errors.ts'
 import { splitWords } from '../../model/words.ts'
 import { type Route, route } from '../http/route.ts'
@@ -10,6 +9,9 @@ import { ByMachine } from './params.ts'
 const base = '/v1/apps/{app_name}/machines/{machine_id}'
 const defaultExecSeconds = 30
 const maxExecSeconds = 300
+const maxWords = 10_000
+/** Linux allows 128 KiB for one argument. */
+const maxLineLength = 128 * 1024
 
 export const machineExecRoutes: Route[] = [
   route({
@@ -25,8 +27,12 @@ export const machineExecRoutes: Route[] = [
     params: ByMachine,
     body: Type.Object(
       {
-        command: Type.Optional(Type.Array(Type.String(), { description: 'The command as a list of arguments.' })),
-        cmd: Type.Optional(Type.String({ description: 'The command as one string, for older clients.' })),
+        command: Type.Optional(
+          Type.Array(Type.String(), { maxItems: maxWords, description: 'The command as a list of arguments.' }),
+        ),
+        cmd: Type.Optional(
+          Type.String({ maxLength: maxLineLength, description: 'The command as one string, for older clients.' }),
+        ),
         container: Type.Optional(Type.String({ description: 'Not supported: a machine has no containers.' })),
         machine: Type.Optional(Type.Boolean({ description: 'Has no effect.' })),
         stdin: Type.Optional(Type.String({ description: 'The standard input of the command.' })),
@@ -57,7 +63,7 @@ export const machineExecRoutes: Route[] = [
     },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
-      await getMachine(ctx, params.app_name, params.machine_id) // checks access before fields are validated
+      await requireMachineWriter(ctx, params.app_name, params.machine_id) // before the command is parsed
       if (body.container) throw badRequest('container is not supported: a machine runs one program')
       const words = body.command?.length ? body.command : splitWords(body.cmd ?? '')
       if (!words) throw badRequest('cmd has a quote that is not closed')

@@ -60,7 +60,7 @@ interface ListFilter {
 
 export function readFilter(query: ListFilter, known: StateTable = machineStates) {
   const states = query.state ? query.state.split(',').map((state) => state.trim()) : null
-  const unknown = states?.find((state) => !(state in known))
+  const unknown = states?.find((state) => !Object.hasOwn(known, state))
   if (unknown !== undefined) throw badRequest(`state must be one of ${Object.keys(known).join(', ')}`)
   const includeDeleted = isSet(query.include_deleted) || states?.includes('destroyed') === true
   return { includeDeleted, region: query.region || null, states }

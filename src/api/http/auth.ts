@@ -4,8 +4,15 @@ import { unauthorized } from '../../model/errors.ts'
 
 const scheme = /^(?:bearer|flyv1)\s+/i
 
+/** Clients send a few tokens of some hundred bytes. The limits bound the work for callers without a valid token. */
+const maxHeaderLength = 65_536
+const maxTokens = 32
+
 function readToken(header: string | undefined): string {
+  if (header !== undefined && header.length > maxHeaderLength)
+    throw unauthorized(`the Authorization header is longer than ${maxHeaderLength} characters`)
   const tokens = listTokens(header)
+  if (tokens.length > maxTokens) throw unauthorized(`the Authorization header may contain at most ${maxTokens} tokens`)
   const token = tokens.length > 1 ? chooseToken(tokens) : tokens[0]!
   if (token === '' || /\s/.test(token)) throw unauthorized('invalid token')
   return token

@@ -4,7 +4,7 @@ import { getMachineToken } from '../../actions/app/machine-itself.ts'
 import { requireToken } from '../../actions/context.ts'
 import { runOnce } from '../../actions/idempotency.ts'
 import type { LiveContext } from '../../live/context.ts'
-import { BerthError } from '../../model/errors.ts'
+import { BerthError, unauthorized } from '../../model/errors.ts'
 import { machineHeader } from '../../model/network.ts'
 import { isMachineSelfRequest } from './hooks.ts'
 import type { ServerOptions } from './options.ts'
@@ -37,15 +37,19 @@ export function addOperations(server: FastifyInstance, options: ServerOptions): 
         handler: async (request, reply) => {
           const rate = operation.scope === 'read' ? readRate : writeRate
           takeFromRate?.(rateKey(operation, request), rate, operation.rateLimitCode)
-          const ctx = await contextOf(options, operation, request)
-          let release = isLong(operation) ? await ctx.connections.take(ctx.db, ctx.tokenHash) : undefined
+          const sessionEnded = openSession(options, operation, request, reply)
+          let release: (() => void) | undefined
           try {
+            const ctx = await contextOf(options, operation, request)
+            if (isLong(operation)) release = await ctx.connections.take(ctx.db, ctx.tokenHash)
             const result = await answer(ctx, operation, request)
-            if (!(result instanceof StreamAnswer)) return reply.status(result.status).send(result.body ?? undefined)
+            if (!(result instanceof StreamAnswer))
+              return reply.sent ? reply : reply.status(result.status).send(result.body ?? undefined)
             release ??= await ctx.connections.take(ctx.db, ctx.tokenHash)
             return await sendStream(result, request, reply, streams)
           } finally {
             release?.()
+            sessionEnded()
           }
         },
       })
@@ -71,6 +75,33 @@ function isLong({ streams, rawBody, waits }: Route): boolean {
 function rateKey(operation: Route, request: FastifyRequest): string {
   const token = request.tokenHash.toString('base64')
   return `${token} ${operation.id} ${JSON.stringify(request.params)}`
+}
+
+/** Longer than the request that revokes its own token takes to be answered. */
+const revokedGraceMs = 250
+
+/**
+ * Ends the request when its token is revoked or expires meanwhile: with 401 when nothing has been sent, otherwise by
+ * closing the connection.
+ */
+function openSession(
+  { openSessions }: ServerOptions,
+  operation: Route,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): () => void {
+  if (request.headers.authorization === undefined) return () => {} // it was not authorized by a token
+  return openSessions.add(request.tokenHash.toString('base64'), () => {
+    if (reply.sent || operation.streams) {
+      reply.raw.destroy()
+      return
+    }
+    setTimeout(() => {
+      if (reply.sent) return
+      reply.raw.once('finish', () => request.raw.destroy()) // a body that is still being uploaded is not read any further
+      reply.header('connection', 'close').send(unauthorized('invalid token'))
+    }, revokedGraceMs).unref()
+  })
 }
 
 type OwnParams = Parameters<typeof getMachineToken>[2]
@@ -126,9 +157,12 @@ async function sendStream(
   disconnected.signal.addEventListener('abort', () => out.destroy())
   out.once('close', () => disconnected.abort())
   reply.hijack()
-  out.writeHead(answer.status, { ...(reply.getHeaders() as Record<string, string>), ...answer.headers })
+  if (!out.headersSent)
+    out.writeHead(answer.status, { ...(reply.getHeaders() as Record<string, string>), ...answer.headers })
   try {
-    await answer.write(out, disconnected.signal)
+    const written = answer.write(out, disconnected.signal)
+    if (out.destroyed) disconnected.abort() // it was closed before the stream began
+    await written
     out.end()
   } catch (err) {
     if (!disconnected.signal.aborted)

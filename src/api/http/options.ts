@@ -1,5 +1,6 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { LiveContext } from '../../live/context.ts'
+import type { OpenSessions } from '../../model/account/open-sessions.ts'
 import { runtimeVersion } from '../../model/sandbox/sandbox.ts'
 import type { Metrics } from './metrics.ts'
 import type { Area } from './problem.ts'
@@ -11,6 +12,8 @@ export interface ServerOptions {
   sockets?: SocketRoute[]
   /** The context shared by all requests; each request adds the hash of its token. */
   context: Omit<LiveContext, 'tokenHash' | 'area'>
+  /** Closes what is open when its token is revoked or expires. The tokens are hashes in base64. */
+  openSessions: OpenSessions
   log: FastifyBaseLogger
   metrics: Metrics
   rateLimit: boolean

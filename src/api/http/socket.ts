@@ -25,7 +25,7 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
     connection.on('error', () => connection.destroy())
     const id = randomUUID()
     open(options, match, request, connection).then(
-      ({ headers, run }) => {
+      ({ headers, run, session }) => {
         const add = (lines: string[]) => {
           for (const [name, value] of Object.entries({ ...commonHeaders(options.area, id), ...headers })) {
             lines.push(`${name}: ${value}`)
@@ -34,10 +34,11 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
         sockets.once('headers', add)
         sockets.handleUpgrade(request, connection, head, (socket: WebSocket) => {
           socket.on('error', () => socket.terminate())
-          terminateOnError(socket, (err) =>
+          guardMessages(socket, session, (err) =>
             options.log.error({ request: id, err }, 'socket handler failed; closing it'),
           )
           options.log.info({ request: id, path: pathOf(request), status: 101 }, 'request completed')
+          session.socket = socket
           run(socket)
         })
         sockets.off('headers', add) // the listener remains when the handshake is rejected
@@ -50,10 +51,43 @@ export function addSockets(server: FastifyInstance, options: ServerOptions, rout
   })
 }
 
-/** An exception while a message is handled ends this connection only, not the process. */
-function terminateOnError(socket: WebSocket, onError: (err: unknown) => void): void {
+interface Session {
+  /** Undefined until the connection is upgraded. */
+  socket?: WebSocket
+  isRevoked: boolean
+}
+
+/** Closes the connection when its token is revoked or expires. */
+function openSession({ openSessions }: ServerOptions, tokenHash: Buffer, connection: Duplex): Session {
+  const session: Session = { isRevoked: false }
+  const ended = openSessions.add(tokenHash.toString('base64'), () => {
+    session.isRevoked = true
+    if (session.socket) closeRevoked(session.socket)
+    else connection.destroy()
+  })
+  connection.once('close', ended)
+  return session
+}
+
+/** The time a client has to receive the close frame. */
+const closeFrameMs = 200
+
+/** WebSocket close code 1008: policy violation. */
+const policyViolation = 1008
+
+function closeRevoked(socket: WebSocket): void {
+  socket.close(policyViolation, 'the token was revoked or has expired')
+  setTimeout(() => socket.terminate(), closeFrameMs).unref()
+}
+
+/**
+ * Ignores messages that arrive after the token was revoked. An exception while a message is handled ends this connection
+ * only, not the process.
+ */
+function guardMessages(socket: WebSocket, session: Session, onError: (err: unknown) => void): void {
   const emit = socket.emit.bind(socket)
   socket.emit = (event: string, ...args: unknown[]) => {
+    if (event === 'message' && session.isRevoked) return false
     try {
       return emit(event, ...args)
     } catch (err) {
@@ -69,8 +103,9 @@ async function open(
   match: (path: string) => Matched | undefined,
   request: IncomingMessage,
   connection: Duplex,
-): Promise<OpenSocket> {
+): Promise<OpenSocket & { session: Session }> {
   const tokenHash = readTokenHash(request.headers.authorization)
+  const session = openSession(options, tokenHash, connection)
   const found = match(pathOf(request))
   if (!found) throw notFound(`no such path: ${pathOf(request)}`)
   if (request.headers.upgrade?.toLowerCase() !== 'websocket')
@@ -80,7 +115,7 @@ async function open(
   const release = await ctx.connections.take(ctx.db, tokenHash)
   connection.once('close', release)
   if (connection.destroyed) release() // it was closed meanwhile, so the event does not come
-  return found.route.open({ ctx, params: found.params, headers: request.headers, search })
+  return { ...(await found.route.open({ ctx, params: found.params, headers: request.headers, search })), session }
 }
 
 function pathOf(request: IncomingMessage): string {

@@ -28,10 +28,18 @@ function compileLazily(ajv: Ajv, schema: object): ValidateFunction {
   const check = ((value: unknown) => {
     compiled ??= ajv.compile(schema)
     const isValid = compiled(value)
-    check.errors = compiled.errors ?? null
-    return isValid
+    const infinite = isValid ? findInfinite(value) : undefined
+    check.errors = infinite ? [infinite] : (compiled.errors ?? null)
+    return isValid && infinite === undefined
   }) as ValidateFunction
   return check
+}
+
+/** Coercion turns "1e999" into an infinite number, which passes as an integer. In a body it does not pass. */
+function findInfinite(value: unknown): ErrorObject | undefined {
+  const found = Object.entries(value ?? {}).find(([, field]) => field === Infinity || field === -Infinity)
+  if (!found) return undefined
+  return { keyword: 'type', instancePath: `/${found[0]}`, schemaPath: '', params: { type: 'integer' } }
 }
 
 let bodyAjv: Ajv | undefined

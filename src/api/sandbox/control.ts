@@ -179,7 +179,8 @@ async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): P
     message(data, isBinary) {
       const bytes = bytesOf(data)
       // Some clients send control messages as binary ones.
-      const command = !isBinary || bytes[0] === openBrace ? readClientMessage(bytes.toString()) : undefined
+      const mayBeCommand = !isBinary || (bytes[0] === openBrace && bytes.length <= maxCommandBytes)
+      const command = mayBeCommand ? readClientMessage(bytes.toString()) : undefined
       if (command) applyMessage(session, command)
       else if (isBinary) follower.message(session.facts.tty ? bytes : withStreamByte(bytes), true)
     },
@@ -187,6 +188,9 @@ async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): P
 }
 
 const openBrace = 0x7b
+
+/** Input of the command that begins with a brace is longer than this at times; a control message never is. */
+const maxCommandBytes = 1024
 
 /** Some clients send input without the leading stream byte. */
 function withStreamByte(bytes: Buffer): Buffer {

@@ -2,6 +2,7 @@ import type { WebSocket } from 'ws'
 import type { LiveContext } from '../../live/context.ts'
 import { type FileEvent, type WatchCommand, watchFiles } from '../../live/sandbox/file-watch.ts'
 import { openSandbox } from '../../live/sandbox/sandbox.ts'
+import { readObject } from '../../model/sandbox/exec.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import { asBerthError } from '../http/problem.ts'
 import type { SocketRoute } from '../http/route.ts'
@@ -66,12 +67,8 @@ function refuse(socket: WebSocket, reason: number, message: string): void {
 
 /** Returns undefined when the message is not valid. */
 function parseSubscription(text: string): WatchCommand | undefined {
-  try {
-    const { type, paths, recursive, workingDir } = JSON.parse(text) as Record<string, unknown>
-    const isList = Array.isArray(paths) && paths.every((path) => typeof path === 'string')
-    if (type !== 'subscribe' || !isList) return undefined
-    return { paths, recursive: recursive === true, ...(typeof workingDir === 'string' ? { workingDir } : {}) }
-  } catch {
-    return undefined
-  }
+  const { type, paths, recursive, workingDir } = readObject(text) ?? {}
+  const isList = Array.isArray(paths) && paths.every((path) => typeof path === 'string')
+  if (type !== 'subscribe' || !isList) return undefined
+  return { paths, recursive: recursive === true, ...(typeof workingDir === 'string' ? { workingDir } : {}) }
 }

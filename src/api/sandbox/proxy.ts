@@ -3,6 +3,7 @@ import type { RawData, WebSocket } from 'ws'
 import type { LiveContext } from '../../live/context.ts'
 import { dialSandbox } from '../../live/sandbox/proxy.ts'
 import { openSandbox } from '../../live/sandbox/sandbox.ts'
+import { readObject } from '../../model/sandbox/exec.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import { asBerthError } from '../http/problem.ts'
 import type { SocketRoute } from '../http/route.ts'
@@ -48,13 +49,9 @@ export interface ProxyTarget {
 
 /** Returns undefined when the message is not valid. */
 function parseTarget(text: string): ProxyTarget | undefined {
-  try {
-    const { host = '', port } = JSON.parse(text) as { host?: unknown; port?: unknown }
-    const isPort = typeof port === 'number' && Number.isInteger(port) && port >= 1 && port <= 65_535
-    return typeof host === 'string' && isPort ? { host, port } : undefined
-  } catch {
-    return undefined
-  }
+  const { host = '', port } = readObject(text) ?? {}
+  const isPort = typeof port === 'number' && Number.isInteger(port) && port >= 1 && port <= 65_535
+  return typeof host === 'string' && isPort ? { host, port } : undefined
 }
 
 async function connectTo(ctx: LiveContext, sandbox: Sandbox, socket: WebSocket, target: ProxyTarget): Promise<void> {

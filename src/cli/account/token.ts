@@ -51,10 +51,16 @@ export function addTokenCommands(program: Command, cli: Cli): void {
 
   const revoke = tokens
     .command('revoke')
-    .description('revoke a token; the next request with it fails')
+    .description('revoke a token; the next request with it fails, and what it has opened is closed')
     .argument('<id>', 'the id of the token, not the token itself')
     .action((id: string) => revokeToken(cli, id))
   addExamples(revoke, 'berth tokens revoke 4k2j9x0q7m1n5b8c')
+
+  const rotate = tokens
+    .command('rotate-root')
+    .description('replace the root token of the platform; the old one stops working at once')
+    .action(() => rotateRootToken(cli))
+  addExamples(rotate, 'berth tokens rotate-root')
 }
 
 async function createToken(cli: Cli, options: CreateOptions): Promise<void> {
@@ -94,6 +100,14 @@ async function revokeToken(cli: Cli, id: string): Promise<void> {
   const terminal = cli.terminal()
   const answer = await request(cli.session(), 'DELETE', `/v1/tokens/${encodeSegment(id)}`)
   printResult(terminal, answer, () => `Revoked token ${sanitize(id)}.`)
+}
+
+async function rotateRootToken(cli: Cli): Promise<void> {
+  const terminal = cli.terminal()
+  const issued = await request<IssuedToken>(cli.session(), 'POST', '/v1/tokens/root/rotate')
+  if (!terminal.json)
+    terminal.note('The old root token is revoked. The new one is in the file "token" of the home, too.')
+  printResult(terminal, issued, () => issued.token)
 }
 
 export function tokenState(token: Pick<Token, 'expires_at' | 'revoked_at'>, nowMs: number): string {

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { closeSync, fsyncSync, linkSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 
 export function readIfPresent(file: string): Buffer | undefined {
@@ -41,6 +41,19 @@ export function readOrCreate(file: string, make: () => string | Buffer): Buffer 
     rmSync(fresh, { force: true })
   }
   return readFileSync(file)
+}
+
+/** Replaces a file that only its owner may read. The new content is complete and on disk when this returns. */
+export function replaceFile(file: string, content: string): void {
+  const fresh = `${dirname(file)}/.new~${randomBytes(6).toString('hex')}`
+  try {
+    writeDurably(fresh, content)
+    renameSync(fresh, file)
+    syncDirectory(dirname(file))
+  } catch (cause) {
+    rmSync(fresh, { force: true })
+    throw new Error(`replace ${file}`, { cause })
+  }
 }
 
 function writeDurably(file: string, content: string | Buffer): void {

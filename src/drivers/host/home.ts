@@ -2,7 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, realpathSync, rmSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { ensureDirectory } from './atomic-file.ts'
-import { readOrCreate, readTextIfPresent } from './file.ts'
+import { readOrCreate, readTextIfPresent, replaceFile } from './file.ts'
 import { withLock } from './lock.ts'
 import { isRoot } from './process.ts'
 
@@ -167,6 +167,10 @@ export function readOrCreateKey(home: Home): Buffer {
   const key = readOrCreate(home.keyFile, () => randomBytes(32))
   if (key.length !== 32) throw new Error(`The key in ${home.keyFile} has ${key.length} bytes instead of 32`)
   return key
+}
+
+export function writeToken(home: Home, token: string): void {
+  replaceFile(home.tokenFile, `${token}\n`)
 }
 
 export function readOrCreateToken(home: Home, make: () => string): string {

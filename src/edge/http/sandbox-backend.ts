@@ -20,6 +20,7 @@ export class SandboxBackend implements Backend {
   private readonly route: SandboxRoute
   private withoutAuthorization = false
   private retries = 0
+  private endHold = () => {}
 
   constructor(exchange: Exchange, context: HttpContext, route: SandboxRoute) {
     this.exchange = exchange
@@ -31,6 +32,7 @@ export class SandboxBackend implements Backend {
     const { route, exchange } = this
     const { authorization } = exchange.head
     const needsNoCheck = route.access === null && authorization === undefined
+    if (route.access !== null) this.endHold = this.context.access.hold(authorization, () => this.revoke())
     const verdict = needsNoCheck ? publicAccess : this.context.access.check(route, authorization)
     if (!(verdict instanceof Promise)) this.judge(verdict)
     else {
@@ -39,6 +41,11 @@ export class SandboxBackend implements Backend {
         (error) => exchange.fail(error),
       )
     }
+  }
+
+  /** The token was revoked: the request and, after an upgrade, the connection end. */
+  private revoke(): void {
+    this.exchange.fail(new Refusal(401, 'unauthorized', 'invalid token', challenge))
   }
 
   private judge(verdict: Verdict): void {
@@ -106,7 +113,9 @@ export class SandboxBackend implements Backend {
     return responseText(response, options)
   }
 
-  release(): void {}
+  release(): void {
+    this.endHold()
+  }
 }
 
 function refusalFor({ reason, isForbidden }: Extract<Verdict, { reason: string }>): Refusal {

@@ -1,5 +1,6 @@
+import { OpenSessions } from '../../model/account/open-sessions.ts'
 import { type Caller, hashToken } from '../../model/account/token.ts'
-import { findShownToken } from '../../store/account/shown-token.ts'
+import { findShownToken, listShownTokenExpiries } from '../../store/account/shown-token.ts'
 import type { Db } from '../../store/db.ts'
 import type { SandboxRoute } from './sandbox.ts'
 
@@ -15,6 +16,13 @@ export type Verdict =
 export interface Access {
   /** Synchronous when the answer is cached or no token is needed. */
   check(route: SandboxRoute, authorization: string | undefined): Verdict | Promise<Verdict>
+  /**
+   * Calls `close` when the token of a request is revoked or expires. To be called before `check`. Returns the function to
+   * call when the request has ended.
+   */
+  hold(authorization: string | undefined, close: () => void): () => void
+  /** Checks the tokens of all requests in progress again. */
+  recheck(): void
 }
 
 // A revoked token stops working after this time at the latest.
@@ -37,6 +45,7 @@ const platformTokenPattern = /^berth_[0-9A-Za-z]{43}$/
 export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now): Access {
   const cache = new Map<string, CachedCaller>()
   const lookups = new Map<string, Promise<CachedCaller | undefined>>()
+  const openSessions = new OpenSessions({ listValid: (tokens) => listValid(db, tokens) })
 
   /** Undefined when the token cannot be checked now. */
   function find(token: string): CachedCaller | undefined | Promise<CachedCaller | undefined> {
@@ -63,7 +72,7 @@ export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now)
   }
 
   function check(route: SandboxRoute, authorization: string | undefined): Verdict | Promise<Verdict> {
-    const token = authorization === undefined ? undefined : tokenPattern.exec(authorization)?.[1]
+    const token = tokenOf(authorization)
     if (token === undefined) {
       if (route.access === null) return publicAccess
       return { allowed: false, reason: 'this address is not public: send the header "Authorization: Bearer <token>"' }
@@ -72,7 +81,28 @@ export function createAccess(db: Pick<Db, 'read'>, now: () => number = Date.now)
     return found instanceof Promise ? found.then((caller) => judge(route, token, caller)) : judge(route, token, found)
   }
 
-  return { check }
+  function hold(authorization: string | undefined, close: () => void): () => void {
+    const token = tokenOf(authorization)
+    return token === undefined ? () => {} : openSessions.add(token, close)
+  }
+
+  function recheck(): void {
+    cache.clear()
+    openSessions.check()
+  }
+
+  return { check, hold, recheck }
+}
+
+export function tokenOf(authorization: string | undefined): string | undefined {
+  return authorization === undefined ? undefined : tokenPattern.exec(authorization)?.[1]
+}
+
+async function listValid(db: Pick<Db, 'read'>, tokens: string[]): Promise<Map<string, number | null>> {
+  const hashes = new Map(tokens.map((token) => [token, hashToken(token).toString('base64')]))
+  const expiries = await listShownTokenExpiries(db, [...hashes.values()])
+  const valid = tokens.filter((token) => expiries.has(hashes.get(token)!))
+  return new Map(valid.map((token) => [token, expiries.get(hashes.get(token)!) ?? null]))
 }
 
 function judge(route: SandboxRoute, token: string, found: CachedCaller | undefined): Verdict {

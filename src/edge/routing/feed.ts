@@ -20,6 +20,8 @@ export interface FeedOptions extends AppOptions {
   databases?: { homeNumber: number } | null
   sandboxDomain: string
   onChange(): void
+  /** A token was revoked, changed or deleted. */
+  onTokenChange(): void
   onError(error: unknown): void
 }
 
@@ -38,6 +40,9 @@ export interface Feed {
 // Notifications are lost while the connection is re-established, and a dead connection may go unnoticed.
 const reloadIntervalMs = 10_000
 const retryDelayMs = 500
+
+/** The payload of a notification that is not about routes. */
+const tokenPayload = 'token'
 
 /** The routes to reload; null means all of them. */
 interface StaleRoutes {
@@ -125,6 +130,8 @@ export function startFeed(options: FeedOptions): Feed {
   }
 
   const listener = listen(options.databaseConfig, routeChannel, (payload) => {
+    if (payload === undefined || payload === tokenPayload) options.onTokenChange()
+    if (payload === tokenPayload) return
     changes.addNotification(payload)
     wake()
   })

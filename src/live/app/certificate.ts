@@ -7,11 +7,12 @@ import {
   type Host,
   hostnameText,
 } from '../../model/app/certificate.ts'
-import { invalid, notFound } from '../../model/errors.ts'
+import { notFound } from '../../model/errors.ts'
 import { seal } from '../../model/seal.ts'
 import {
   ensureHost,
   findHost,
+  hostnameTaken,
   listHosts,
   listPublicAddresses,
   putCertificate,
@@ -113,7 +114,7 @@ async function put(
     return owner
   })
   if (result === 'without app') throw appNotFound()
-  if (result === 'taken') throw invalid('hostname is in use by another app', { status: 'hostname_taken' })
+  if (result === 'taken') throw hostnameTaken()
 }
 
 async function show(ctx: LiveContext, app: { id: string; name: string }, hostname: string): Promise<ShownHost> {

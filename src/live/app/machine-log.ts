@@ -40,6 +40,7 @@ export async function openAppLog(
 ): Promise<LogSource> {
   const { app } = await getMachineApp(ctx.db, ctx.tokenHash, appName)
   const filter = { ...allMachines, region: request.region }
+  const machines = await listMachines(ctx.db, app.id, filter) // here, so that a refusal is the answer
   return async (send, signal) => {
     const known = new Set<string>()
     const followed: Promise<void>[] = []
@@ -47,7 +48,6 @@ export async function openAppLog(
       known.add(machine.id)
       followed.push(follow(ctx, machine, lines, send, signal))
     }
-    const machines = await listMachines(ctx.db, app.id, filter)
     const pages = await Promise.all(machines.map((machine) => readLines(ctx, machine, request.lines)))
     await send(
       pages

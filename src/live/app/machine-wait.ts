@@ -78,7 +78,7 @@ function readStates(words: string[]): ReadonlySet<string> {
   const states = new Set<string>()
   for (const word of words) {
     if (word === settled) for (const state of settledStates) states.add(state)
-    else if (word in machineStates) states.add(word)
+    else if (Object.hasOwn(machineStates, word)) states.add(word)
     else throw badRequest(`state must be one of ${[...Object.keys(machineStates), settled].join(', ')}`)
   }
   return states

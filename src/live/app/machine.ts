@@ -27,6 +27,10 @@ const maxOutputBytes = 1024 * 1024
 /** Exit codes from 129 to 192 mean "killed by signal", as in a shell. */
 const signalCodes = { above: 128, max: 192 }
 
+export async function requireMachineWriter(ctx: LiveContext, app: string, id: string): Promise<void> {
+  requireWriter((await getVisibleMachine(ctx.db, ctx.tokenHash, app, id)).caller)
+}
+
 export async function getStarted(
   ctx: LiveContext,
   app: string,

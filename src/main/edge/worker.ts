@@ -168,6 +168,7 @@ function startRoutes(parts: WorkerParts, context: HttpContext, datagrams: Datagr
       reportListens()
       datagrams.update()
     },
+    onTokenChange: () => context.access.recheck(),
     onError: (err) => log.warn({ err }, 'route refresh failed; keeping old routes'),
   })
 }

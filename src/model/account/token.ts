@@ -23,6 +23,9 @@ export interface Token {
   revokedAt: Micros | null
 }
 
+/** The id of the token that the configuration sets. */
+export const rootTokenId = 'root'
+
 /** The token that a request was made with. */
 export interface Caller {
   tokenId: string

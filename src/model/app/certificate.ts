@@ -40,7 +40,9 @@ export function checkHostname(text: string, domains: string[]): string {
   if (hostname.length > 253 || !hostnamePattern.test(hostname) || /^[\d.]+$/.test(hostname)) {
     throw invalid('hostname must be a host name such as www.example.com or *.example.com')
   }
-  const own = domains.find((domain) => hostname === domain || hostname.endsWith(`.${domain}`))
+  const own = domains.find(
+    (domain) => hostname === domain || hostname.endsWith(`.${domain}`) || hostname === domain.replace(/^[^.]*/, '*'),
+  )
   if (own) throw invalid(`hostname must not be below ${own}, which is the platform's own domain`)
   return hostname
 }

@@ -110,7 +110,11 @@ export function readClientMessage(text: string): ClientMessage | undefined {
   }
 }
 
+/** Longer than the message that starts a command with 128 KiB of arguments. Parsing a megabyte takes too long. */
+const maxMessageLength = 512 * 1024
+
 export function readObject(text: string): Record<string, unknown> | undefined {
+  if (text.length > maxMessageLength) return undefined
   try {
     const value: unknown = JSON.parse(text)
     return typeof value === 'object' && value !== null && !Array.isArray(value)

@@ -1,12 +1,18 @@
 // Glob patterns without regular expressions: patterns are untrusted, and matching must take at most the product of the
 // lengths of pattern and name.
 
+import { badRequest } from '../errors.ts'
+
+/** No longer than a path can be. */
+const maxPatternLength = 4096
+
 /**
  * Compiles a pattern: `*` matches any characters, `?` one, `[a-z]` one of a set, `[!a-z]` one outside it. A pattern with
  * a slash matches the path below the listed directory, where `**` matches any number of directories; a pattern without
  * one matches only the file name.
  */
 export function filePattern(pattern: string): (relativePath: string) => boolean {
+  if (pattern.length > maxPatternLength) throw badRequest(`pattern has more than ${maxPatternLength} characters`)
   const parts = pattern.replace(/^\/+/, '').split('/')
   const matchers = parts.map((part) => (part === '**' ? 'any' : one(part)))
   if (parts.length === 1 && parts[0] !== '**') {
@@ -49,9 +55,11 @@ function matchSequence(tests: (((item: string) => boolean) | 'any')[], items: st
 
 function characterTests(pattern: string[]): (CharacterTest | 'any')[] {
   const tests: (CharacterTest | 'any')[] = []
+  const lastBracket = pattern.lastIndexOf(']')
   for (let at = 0; at < pattern.length; at++) {
     const character = pattern[at]!
-    const end = character === '[' ? pattern.indexOf(']', at + 2) : -1
+    // Without the comparison, each of many opening brackets would search the rest of the pattern.
+    const end = character === '[' && at + 2 <= lastBracket ? pattern.indexOf(']', at + 2) : -1
     if (character === '*') {
       if (tests.at(-1) !== 'any') tests.push('any')
     } else if (character === '?') {

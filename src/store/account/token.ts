@@ -1,5 +1,8 @@
+import type pg from 'pg'
 import type { Caller, Token, TokenKind } from '../../model/account/token.ts'
 import type { ValidToken } from '../../model/account/token-check.ts'
+import { type Micros, toMillis } from '../../model/time.ts'
+import { type ChangeFeed, changeFeed } from '../change-feed.ts'
 import type { Db, Query } from '../db.ts'
 
 const valid = 'revoked_at is null and (expires_at is null or expires_at > now())'
@@ -70,6 +73,35 @@ export async function listValidTokens(db: Pick<Db, 'read'>, hashes: Buffer[]): P
   })
 }
 
+/**
+ * The expiry of the valid tokens among these hashes (in base64), in milliseconds since the epoch; null: it does not expire.
+ */
+export async function listTokenExpiries(db: Pick<Db, 'read'>, hashes: string[]): Promise<Map<string, number | null>> {
+  const rows = await db.read<TokenExpiry>({
+    name: 'list-token-expiries',
+    text: `select hash, expires_at as "expiresAt" from token where hash = any($1) and ${valid}`,
+    values: [hashes.map((hash) => Buffer.from(hash, 'base64'))],
+  })
+  return byHash(rows)
+}
+
+export interface TokenExpiry extends Record<string, unknown> {
+  hash: Buffer
+  expiresAt: Micros | null
+}
+
+/** The expiry of each token in milliseconds, by its hash in base64. */
+export function byHash(rows: TokenExpiry[]): Map<string, number | null> {
+  return new Map(
+    rows.map(({ hash, expiresAt }) => [hash.toString('base64'), expiresAt === null ? null : toMillis(expiresAt)]),
+  )
+}
+
+/** Reports that a token was revoked, changed or deleted, without saying which. */
+export function tokenFeed(config: () => pg.ClientConfig): ChangeFeed<true> {
+  return changeFeed(config, 'token_change', (payload) => (payload === undefined ? undefined : true))
+}
+
 export interface NewToken {
   id: string
   hash: Buffer
@@ -102,13 +134,21 @@ export async function insertToken(db: Query, token: NewToken): Promise<void> {
   )
 }
 
-/** Stores the configured root token in a fixed row, so that a changed configuration invalidates the old token. */
-export async function putRootToken(db: Query, hash: Buffer): Promise<void> {
-  await db.query(
-    `insert into token (id, hash, kind, name) values ('root', $1, 'root', 'configuration')
-     on conflict (id) do update set hash = excluded.hash, revoked_at = null`,
+/**
+ * Stores the configured root token in a fixed row, so that a changed configuration invalidates the old token. Returns the
+ * id of another token with this hash, valid or not, instead of storing it: a tenant may hold its text.
+ */
+export async function putRootToken(db: Query, hash: Buffer): Promise<string | undefined> {
+  const { rows } = await db.query<{ id: string }>(
+    `with other as (select id from token where hash = $1 and id <> 'root'),
+     changed as (
+       insert into token (id, hash, kind, name) select 'root', $1, 'root', 'configuration' where not exists (select from other)
+       on conflict (id) do update set hash = excluded.hash, expires_at = null, revoked_at = null
+         where token.hash <> excluded.hash or token.revoked_at is not null or token.expires_at is not null)
+     select id from other`,
     [hash],
   )
+  return rows[0]?.id
 }
 
 /** Newest first. A null `orgId` lists all tokens, including root tokens; `appId` limits the list to tokens of this app. */

@@ -53,13 +53,18 @@ async function findApps(db: Query, asked: { tokenHash: Buffer; name: string }[])
   return byPosition(asked, rows).map((row) => row && { caller: callerOf(row), app: row.app ?? undefined })
 }
 
-/** The app of a machine or volume. The caller must check access to the app. */
-export async function findAppNameOf(db: Pick<Db, 'read'>, id: string): Promise<string | undefined> {
+/** The app of a machine or volume in the caller's organization. Access to the app is yet to be checked. */
+export async function findAppNameOf(
+  db: Pick<Db, 'read'>,
+  id: string,
+  { orgId }: Pick<Caller, 'orgId'>,
+): Promise<string | undefined> {
   const [row] = await db.read<{ name: string }>({
     name: 'find-app-name-of',
     text: `select app.name from app where app.state = 'active' and app.id in (
-             select app_id from machine where id = $1 union all select app_id from volume where id = $1)`,
-    values: [id],
+             select app_id from machine where id = $1 union all select app_id from volume where id = $1)
+             and ($2::text is null or org_id = $2)`,
+    values: [id, orgId],
   })
   return row?.name
 }

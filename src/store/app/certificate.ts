@@ -1,4 +1,5 @@
 import type { Certificate, CertificateSource, Host } from '../../model/app/certificate.ts'
+import { invalid } from '../../model/errors.ts'
 import { fromDatabase } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 
@@ -58,17 +59,35 @@ function hostOf({ hostname, createdAt, certificates }: HostRow): Host {
   }
 }
 
-/** Assigns the host name to the app, unless another app has it or the app is being deleted. */
+/**
+ * Assigns the host name to the app, unless another app has it or the app is being deleted. Throws when it overlaps a host
+ * name of another organization, as `*.example.com` and `a.example.com` do.
+ */
 export async function ensureHost(tx: Tx, appId: string, hostname: string): Promise<'ours' | 'taken' | 'without app'> {
   const app = await tx.query(`select 1 from app where id = $1 and state = 'active' for share`, [appId])
   if (app.rowCount !== 1) return 'without app'
-  const { rows } = await tx.query<{ app_id: string }>({
-    name: 'ensure-host',
-    text: `insert into host (hostname, app_id) values ($2, $1)
+  const { rows } = await refusingOverlap(
+    tx.query<{ app_id: string }>({
+      name: 'ensure-host',
+      text: `insert into host (hostname, app_id) values ($2, $1)
            on conflict (hostname) do update set hostname = excluded.hostname returning app_id`,
-    values: [appId, hostname],
-  })
+      values: [appId, hostname],
+    }),
+  )
   return rows[0]?.app_id === appId ? 'ours' : 'taken'
+}
+
+async function refusingOverlap<R>(result: Promise<R>): Promise<R> {
+  try {
+    return await result
+  } catch (err) {
+    throw (err as { constraint?: string }).constraint === 'host_overlap' ? hostnameTaken() : err
+  }
+}
+
+/** Does not say whose it is. */
+export function hostnameTaken() {
+  return invalid('hostname is in use by another app', { status: 'hostname_taken' })
 }
 
 export interface NewCertificate {

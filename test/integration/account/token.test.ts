@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import { prepareFirstUse } from '../../../src/actions/first-use.ts'
 import { platformRoutes } from '../../../src/api/routes.ts'
 import { readMacaroon } from '../../../src/model/account/macaroon.ts'
 import { usePlatform } from '../../support/platform.ts'
@@ -224,5 +225,72 @@ describe('organizations', () => {
       body: { status: 'name_taken' },
     })
     expect((await platform.call('POST', '/v1/orgs', { body: { slug: 'nul', name: 'a\u0000b' } })).status).toBe(400)
+  })
+})
+
+describe('the root token of the configuration', () => {
+  test('cannot be revoked, and is invisible to organizations', async () => {
+    expect(await platform.call('DELETE', '/v1/tokens/root')).toMatchObject({
+      status: 409,
+      body: {
+        error:
+          'the root token of the configuration cannot be revoked; replace it with POST /v1/tokens/root/rotate or "berth tokens rotate-root"',
+      },
+    })
+    const second = await platform.call('POST', '/v1/tokens', { body: { kind: 'root' } })
+    expect((await platform.call('DELETE', '/v1/tokens/root', { token: second.body.token })).status).toBe(409)
+    const org = await platform.createToken('org', 'personal')
+    expect(await platform.call('DELETE', '/v1/tokens/root', { token: org })).toMatchObject({
+      status: 404,
+      body: { error: 'token not found' },
+    })
+    expect((await platform.call('GET', '/v1/orgs')).status).toBe(200)
+    // Other root tokens can be revoked, also by themselves.
+    const own = { token: second.body.token }
+    expect((await platform.call('DELETE', `/v1/tokens/${second.body.id}`, own)).status).toBe(204)
+    expect((await platform.call('GET', '/v1/orgs', own)).status).toBe(401)
+  })
+
+  test('is replaced in the file and in the database', async () => {
+    const made = await platform.call('POST', '/v1/tokens/root/rotate')
+    expect(made).toMatchObject({ status: 201, body: { id: 'root', kind: 'root' } })
+    const { token } = made.body
+    expect(platform.fake.rootTokens).toEqual([token])
+    expect((await platform.call('GET', '/v1/orgs')).status).toBe(401)
+    expect((await platform.call('GET', '/v1/orgs', { token })).status).toBe(200)
+    // The next start stores the token of the file, and does not bring the old one back.
+    await prepareFirstUse(platform.database.db, token)
+    expect((await platform.call('GET', '/v1/orgs')).status).toBe(401)
+    expect((await platform.call('GET', '/v1/orgs', { token })).status).toBe(200)
+  })
+
+  test('is replaced by root tokens only', async () => {
+    for (const kind of ['org', 'read']) {
+      const token = await platform.createToken(kind, 'personal')
+      expect((await platform.call('POST', '/v1/tokens/root/rotate', { token })).status).toBe(403)
+    }
+    const sandbox = await platform.createToken('sandbox', 'personal', { sandbox: 'x' })
+    expect((await platform.call('POST', '/v1/tokens/root/rotate', { token: sandbox })).status).toBe(401)
+    expect(platform.fake.rootTokens).toEqual([])
+  })
+
+  test('keeps working when the new one cannot be written', async () => {
+    platform.fake.rootTokens = Object.assign([], {
+      push: () => {
+        throw new Error('the disk is full')
+      },
+    })
+    expect((await platform.call('POST', '/v1/tokens/root/rotate')).status).toBe(500)
+    expect((await platform.call('GET', '/v1/orgs')).status).toBe(200)
+  })
+
+  test('is never a token that was created over the API, valid or revoked', async () => {
+    const made = await platform.call('POST', '/v1/tokens', { body: { kind: 'org', org_slug: 'personal' } })
+    const start = () => prepareFirstUse(platform.database.db, made.body.token)
+    await expect(start()).rejects.toThrow(`already in use as token ${made.body.id}`)
+    await platform.call('DELETE', `/v1/tokens/${made.body.id}`)
+    await expect(start()).rejects.toThrow(`already in use as token ${made.body.id}`)
+    expect((await platform.call('GET', '/v1/orgs', { token: made.body.token })).status).toBe(401)
+    expect((await platform.call('GET', '/v1/orgs')).status).toBe(200)
   })
 })

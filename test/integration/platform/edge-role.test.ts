@@ -95,6 +95,7 @@ describe('the role of the edge', () => {
     )
     expect(callable.map(({ proname }) => proname)).toEqual([
       'find_token_for_edge',
+      'list_token_expiries_for_edge',
       'put_machine_loads',
       'request_from_edge',
     ])

@@ -1,4 +1,4 @@
-import { beforeEach, expect, test } from 'vitest'
+import { beforeEach, describe, expect, test } from 'vitest'
 import { certificateKey } from '../../../src/model/app/certificate.ts'
 import { unseal } from '../../../src/model/seal.ts'
 import { watchCertificates } from '../../../src/reconcile/app/certificate.ts'
@@ -190,4 +190,70 @@ test('other organizations are rejected, and read tokens change nothing', async (
     expect((await platform.call(method, route, { ...given, token: reader })).status).toBe(isRead ? 200 : 403)
     expect((await platform.call(method, route.replace('shop', 'nobody'), given)).status).toBe(404)
   }
+})
+
+describe('a wildcard and a name that it covers', () => {
+  beforeEach(async () => {
+    await platform.createOrg('acme')
+    await platform.createApp('theirs', { org_slug: 'acme' })
+    await platform.createApp('mine')
+  })
+
+  const claim = (app: string, hostname: string) =>
+    platform.call('POST', `/v1/apps/${app}/certificates/custom`, { body: { hostname, ...pair(hostname) } })
+
+  test.each([
+    ['*.example.com', 'a.example.com'],
+    ['a.example.com', '*.example.com'],
+    ['*.b.example.com', 'a.b.example.com'],
+  ])('belong to one organization: %s, then %s', async (first, second) => {
+    expect((await claim('theirs', first)).status).toBe(201)
+    expect(await claim('shop', second)).toMatchObject({
+      status: 422,
+      body: { error: 'hostname is in use by another app', status: 'hostname_taken' },
+    })
+    expect((await platform.call('GET', `${path}/${second}`)).status).toBe(404)
+    // The same answer as for the name itself, so that it does not say which of the two exists.
+    expect((await claim('shop', first)).body).toEqual((await claim('shop', second)).body)
+    expect((await claim('theirs', second)).status).toBe(201)
+    expect((await claim('theirs', first)).status).toBe(201)
+  })
+
+  test.each([
+    ['*.example.com', 'example.com'],
+    ['*.example.com', 'a.b.example.com'],
+    ['*.example.com', '*.b.example.com'],
+    ['a.example.com', 'b.example.com'],
+  ])('do not include %s and %s', async (first, second) => {
+    expect((await claim('theirs', first)).status).toBe(201)
+    expect((await claim('shop', second)).status).toBe(201)
+  })
+
+  test('may belong to two apps of one organization', async () => {
+    expect((await claim('shop', '*.example.com')).status).toBe(201)
+    expect((await claim('mine', 'a.example.com')).status).toBe(201)
+  })
+
+  test('can be claimed when the other has been deleted', async () => {
+    expect((await claim('theirs', 'a.example.com')).status).toBe(201)
+    expect((await platform.call('DELETE', '/v1/apps/theirs/certificates/a.example.com')).status).toBe(204)
+    expect((await claim('shop', '*.example.com')).status).toBe(201)
+  })
+
+  test('are not both claimed by concurrent requests', async () => {
+    for (let round = 0; round < 20; round++) {
+      const claims = [claim('theirs', '*.example.com'), claim('shop', 'a.example.com'), claim('shop', 'b.example.com')]
+      const statuses = (await Promise.all(claims)).map(({ status }) => status)
+      expect([
+        [201, 422, 422],
+        [422, 201, 201],
+      ]).toContainEqual(statuses)
+      await platform.sql('delete from host')
+    }
+  })
+})
+
+test('a wildcard that covers the domain of the platform is refused', async () => {
+  const refused = await custom('*.localhost', pair('*.localhost'))
+  expect(refused.status).toBe(422)
 })

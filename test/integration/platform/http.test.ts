@@ -301,7 +301,8 @@ describe('arbitrary input', () => {
   test('causes neither a 5xx nor a malformed error in any operation', async () => {
     await fc.assert(
       fc.asyncProperty(
-        fc.constantFrom(...platformRoutes),
+        // One of them replaces the token of this test.
+        fc.constantFrom(...platformRoutes.filter(({ id }) => id !== 'rotateRootToken')),
         fields,
         fc.string({ unit: 'binary' }),
         fc.dictionary(fc.string(), fc.string()),

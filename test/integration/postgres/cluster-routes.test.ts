@@ -22,6 +22,7 @@ const strangers: Record<string, number> = {
   updateOrg: 404,
   createToken: 404,
   revokeToken: 404,
+  rotateRootToken: 403,
   getPlacements: 404,
   flyctlGetOrganization: 404,
   flyctlCreateRelease: 403,

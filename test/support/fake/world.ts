@@ -5,9 +5,16 @@ import { FakeApps } from './apps.ts'
 import { FakeImages, FakeMachines } from './machines.ts'
 import { fakeServices } from './services.ts'
 
+type HostAccess = Pick<
+  LiveContext,
+  'readClusterLog' | 'readAuthority' | 'identityKey' | 'writeRootToken' | 'lookUpName'
+>
+
 /** Every driver in memory. The areas share one flat object, so that a test finds each switch by its name. */
 export class FakeWorld extends FakeApps {
   readonly encryptionKey = randomBytes(32)
+  /** The root tokens that were written to the file, oldest first. */
+  rootTokens: string[] = []
 
   reset(): void {
     const { encryptionKey, machines, images, machineDrivers } = this
@@ -16,7 +23,7 @@ export class FakeWorld extends FakeApps {
     Object.assign(this, { ...new FakeWorld(), encryptionKey, machines, images, machineDrivers })
   }
 
-  world(db: World['db']): World & Pick<LiveContext, 'readClusterLog' | 'readAuthority' | 'identityKey' | 'lookUpName'> {
+  world(db: World['db']): World & HostAccess {
     return {
       readClusterLog: (id, lines) => (this.logs.get(id) ?? []).slice(-lines),
       readAuthority: () => this.called('-----BEGIN CERTIFICATE-----\n'),
@@ -25,6 +32,7 @@ export class FakeWorld extends FakeApps {
         this.key ??= generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey
         return this.key
       },
+      writeRootToken: (token) => void this.rootTokens.push(token),
       lookUpName: () => this.called({ a: [], aaaa: [], cname: [] }),
       db,
       encryptionKey: this.encryptionKey,
