@@ -26,7 +26,7 @@ demo: ## play a restore session in one minute
 
 soak: ## hundreds of restores to random moments, compared with the log
 	@scripts/setup.sh test
-	@BERTH_SOAK_TARGETS=200 BERTH_SOAK_SECONDS=60 npm test --silent -- test/e2e/oracle.test.ts
+	@BERTH_SOAK_TARGETS=200 BERTH_SOAK_SECONDS=60 npm test --silent -- test/e2e/postgres/oracle.test.ts
 
 bench: ## run the benchmarks
 	@scripts/setup.sh bench

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { statSync, writeFileSync } from 'node:fs'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { clusterAttempts, type Surroundings } from '../support/attack-cluster.ts'
+import { clusterAttempts, type Surroundings } from '../support/attack/cluster.ts'
 import { Berth } from '../support/berth.ts'
 import { accessOf, destroy, readyCluster } from '../support/client.ts'
 
@@ -58,7 +58,7 @@ test.runIf(process.getuid!() === 0)(
   'the user of a server cannot reach the network with the connection of a client',
   () => {
     const { uid } = statSync(`${berth.home}/clusters/${clusters['17']}/data`)
-    const program = new URL('../support/reconnect.pl', import.meta.url).pathname
+    const program = new URL('../support/attack/reconnect.pl', import.meta.url).pathname
     const output = execFileSync('perl', [program, String(uid)], { encoding: 'utf8', timeout: 20_000 })
     expect(output.split('\n').sort()).toEqual(['', 'connected', 'refused', 'refused'])
   },

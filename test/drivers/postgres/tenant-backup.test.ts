@@ -10,8 +10,8 @@ import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
 import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
 import type { Repository } from '../../../src/drivers/repository/driver.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
+import { listenAsServer, type Member } from '../../support/attack/fake-server.ts'
 import { type ClusterBench, openBench, type TestCluster } from '../../support/cluster.ts'
-import { listenAsServer, type Member } from '../../support/fake-server.ts'
 import { until } from '../../support/until.ts'
 
 let bench: ClusterBench

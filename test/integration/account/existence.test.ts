@@ -1,8 +1,6 @@
 // A token learns nothing about other organizations: what exists elsewhere is answered like what does not exist.
 import { beforeEach, expect, test } from 'vitest'
 import type { Route } from '../../../src/api/http/route.ts'
-import type { Reply } from '../../support/platform.ts'
-import { usePlatform } from '../../support/platform.ts'
 import {
   allRoutes,
   callRoute,
@@ -11,7 +9,9 @@ import {
   sampleOf,
   type Tenant,
   urlOf,
-} from '../../support/tenant-world.ts'
+} from '../../support/attack/tenant-world.ts'
+import type { Reply } from '../../support/platform.ts'
+import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()
 let victim: Tenant

@@ -1,7 +1,6 @@
 // Every operation is called with values that nobody sends by accident. Each must be answered, and not with a server error.
 import { beforeEach, expect, test } from 'vitest'
 import type { Route } from '../../../src/api/http/route.ts'
-import { usePlatform } from '../../support/platform.ts'
 import {
   allRoutes,
   callRoute,
@@ -10,7 +9,8 @@ import {
   sampleOf,
   type Tenant,
   urlOf,
-} from '../../support/tenant-world.ts'
+} from '../../support/attack/tenant-world.ts'
+import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()
 let tenant: Tenant

@@ -1,8 +1,8 @@
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth } from '../support/berth.ts'
-import { type Decided, readDecisions, truthAt, Workload } from '../support/oracle.ts'
-import { until } from '../support/until.ts'
+import { Berth } from '../../support/berth.ts'
+import { type Decided, readDecisions, truthAt, Workload } from '../../support/oracle.ts'
+import { until } from '../../support/until.ts'
 
 /** The number of restores: a dozen here, hundreds with `make soak`. */
 const targetCount = Number(process.env.BERTH_SOAK_TARGETS ?? 12)

@@ -4,12 +4,12 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { type Result, runCli } from '../support/cli.ts'
-import { destroy } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { type Result, runCli } from '../../support/cli.ts'
+import { destroy } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 // Commands read the name of the app from the file in this directory.
@@ -105,7 +105,7 @@ describe('a machine', () => {
   test('has logs that can be shown and followed', async () => {
     const { id } = await json('machine', 'run', image)
     await until(async () => (await machine('logs', id)).includes(`hello from ${id}`))
-    const follower = spawn(new URL('../../berth', import.meta.url).pathname, ['logs', '-f', '-n', '5'], {
+    const follower = spawn(new URL('../../../berth', import.meta.url).pathname, ['logs', '-f', '-n', '5'], {
       env: berth.environment,
       cwd: directory,
       stdio: ['ignore', 'pipe', 'inherit'],

@@ -1,11 +1,11 @@
 // Kills the control plane at critical moments; machines must not be affected.
 import { globSync, readFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { destroy, isRunning, processesOf } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { destroy, isRunning, processesOf } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 let registry: Registry

@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth } from '../support/berth.ts'
-import { accessOf, ask, createCluster, destroy, untilReady } from '../support/client.ts'
-import { until } from '../support/until.ts'
+import { Berth } from '../../support/berth.ts'
+import { accessOf, ask, createCluster, destroy, untilReady } from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 const repository = mkdtempSync(join(tmpdir(), 'berth-repository-'))
 chmodSync(repository, 0o711)

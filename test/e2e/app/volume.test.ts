@@ -1,11 +1,11 @@
 // Volumes, secrets and addresses of an app.
 import { readdirSync, readFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { destroy } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { destroy } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 const isRoot = process.getuid!() === 0

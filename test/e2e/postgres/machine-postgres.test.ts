@@ -4,11 +4,11 @@ import { once } from 'node:events'
 import { globSync, readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { destroy, readyCluster } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { destroy, readyCluster } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 interface Machine {
   app: string

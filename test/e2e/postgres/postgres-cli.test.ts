@@ -8,10 +8,10 @@ import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { until } from '../../support/until.ts'
 
-const launcher = new URL('../../berth', import.meta.url).pathname
+const launcher = new URL('../../../berth', import.meta.url).pathname
 const platform = new Berth()
 
 interface Result {

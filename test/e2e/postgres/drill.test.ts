@@ -1,7 +1,7 @@
 import { closeSync, existsSync, globSync, openSync, readdirSync, readSync, writeSync } from 'node:fs'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth } from '../support/berth.ts'
+import { Berth } from '../../support/berth.ts'
 import {
   accessOf,
   ask,
@@ -14,8 +14,8 @@ import {
   processesOf,
   stateDatabase,
   untilReady,
-} from '../support/client.ts'
-import { until } from '../support/until.ts'
+} from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth({ BERTH_DRILL_INTERVAL: 'off' })
 const ids: Record<string, string> = {}

@@ -1,9 +1,9 @@
 import { existsSync, globSync, statSync } from 'node:fs'
 import { SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { destroy } from '../support/client.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { destroy } from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 let berth: Berth
 let control: Awaited<ReturnType<Berth['up']>>

@@ -2,11 +2,11 @@
 import { createRequire } from 'node:module'
 import type fly from 'fly-admin/dist/client.js'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth } from '../support/berth.ts'
-import { destroy, processesOf } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth } from '../../support/berth.ts'
+import { destroy, processesOf } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const FlyAdmin: typeof fly.default = createRequire(import.meta.url)('fly-admin/dist/client').default
 

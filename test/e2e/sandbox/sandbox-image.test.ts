@@ -2,11 +2,11 @@
 import { request } from 'node:http'
 import { SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { destroy } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { destroy } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 let registry: Registry

@@ -5,11 +5,11 @@ import { Agent, type IncomingMessage, request } from 'node:http'
 import { request as secureRequest } from 'node:https'
 import { gunzipSync } from 'node:zlib'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { destroy } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { destroy } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth({ BERTH_EDGE_WORKERS: '2', BERTH_AUTOSTOP_INTERVAL: '3s' })
 let registry: Registry

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { existsSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end, kill } from '../support/berth.ts'
+import { Berth, end, kill } from '../../support/berth.ts'
 import {
   accessOf,
   ask,
@@ -21,13 +21,15 @@ import {
   untilOneServer,
   untilReady,
   ways,
-} from '../support/client.ts'
-import { until } from '../support/until.ts'
+} from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 const show = async (berth: Berth, id: string) => (await berth.call('GET', `/v1/postgres/${id}`)).body.data
 
 function poolerPid(berth: Berth, id: string): number {
-  return processesOf(`${berth.home}/clusters/${id}/pooler/pgbouncer.ini`).find(({ line }) => /^\d+ \S*pgbouncer /.test(line))!.pid
+  return processesOf(`${berth.home}/clusters/${id}/pooler/pgbouncer.ini`).find(({ line }) =>
+    /^\d+ \S*pgbouncer /.test(line),
+  )!.pid
 }
 
 describe('a ready cluster', () => {

@@ -5,11 +5,11 @@ import { existsSync, globSync, readdirSync, readFileSync, statSync } from 'node:
 import { type IncomingMessage, request, type ServerResponse } from 'node:http'
 import { connect, type Socket } from 'node:net'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { controlGroups, destroy, processesOf } from '../support/client.ts'
-import { busyboxImage, makeImage } from '../support/image.ts'
-import { fakeRegistry, partsOf, pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { controlGroups, destroy, processesOf } from '../../support/client.ts'
+import { busyboxImage, makeImage } from '../../support/image.ts'
+import { fakeRegistry, partsOf, pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth({ BERTH_EDGE_WORKERS: '2' })
 let registry: Registry

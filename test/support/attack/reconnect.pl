@@ -1,6 +1,7 @@
 # Tries to use the connection of a client to connect elsewhere, as a program could that took over a server.
 # Usage: perl reconnect.pl <uid>; prints ESCAPED if it succeeds.
 use strict;
+use POSIX ();
 use Socket;
 
 my ($uid) = @ARGV;
@@ -8,8 +9,7 @@ my ($own, $own_port) = listening();
 my ($other, $other_port) = listening();
 my $child = fork // die "fork: $!\n";
 if (!$child) {
-  $) = "$uid $uid";
-  $< = $> = $uid;
+  POSIX::setgid($uid) && POSIX::setuid($uid) or die "setuid: $!\n";
   accept(my $client, $own) or die "accept: $!\n";
   syswrite $client, "hi";
   connect($client, pack 'S x14', 0) or die "disconnect: $!\n"; # AF_UNSPEC

@@ -4,9 +4,9 @@ import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { ExecError, type Sprite, SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { ExecSocket } from '../support/exec.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { ExecSocket } from '../../support/exec.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 let direct: Sprite

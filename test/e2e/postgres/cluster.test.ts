@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
 import { connect as connectSocket } from 'node:net'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth } from '../support/berth.ts'
+import { Berth } from '../../support/berth.ts'
 import {
   type Access,
   accessOf,
@@ -18,8 +18,8 @@ import {
   untilReady,
   type Way,
   ways,
-} from '../support/client.ts'
-import { until } from '../support/until.ts'
+} from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 const ids: Record<string, string> = {}

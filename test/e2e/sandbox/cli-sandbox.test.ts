@@ -8,10 +8,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type IPty, spawn as spawnOnTerminal } from '@lydell/node-pty'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { until } from '../../support/until.ts'
 
-const launcher = new URL('../../berth', import.meta.url).pathname
+const launcher = new URL('../../../berth', import.meta.url).pathname
 const berth = new Berth()
 const here = mkdtempSync(join(tmpdir(), 'berth-cli-sandbox-'))
 const children: ChildProcess[] = []

@@ -6,9 +6,9 @@ import { request } from 'node:http'
 import { type Sprite, SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { WebSocket } from 'ws'
-import { Berth } from '../support/berth.ts'
-import { destroy } from '../support/client.ts'
-import { until } from '../support/until.ts'
+import { Berth } from '../../support/berth.ts'
+import { destroy } from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 let sprite: Sprite

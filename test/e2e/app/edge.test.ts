@@ -4,9 +4,9 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { Agent, type IncomingMessage, request } from 'node:http'
 import { SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end, kill } from '../support/berth.ts'
-import { destroy } from '../support/client.ts'
-import { until } from '../support/until.ts'
+import { Berth, end, kill } from '../../support/berth.ts'
+import { destroy } from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth({ BERTH_EDGE_WORKERS: '2' })
 
@@ -105,7 +105,7 @@ function startTraffic(name: string) {
 
 function edgePids(): { primary: number | undefined; workers: number[] } {
   const found = JSON.parse(
-    execFileSync(new URL('../../berth', import.meta.url).pathname, ['status', '--json'], {
+    execFileSync(new URL('../../../berth', import.meta.url).pathname, ['status', '--json'], {
       env: berth.environment,
       encoding: 'utf8',
     }),

@@ -1,6 +1,6 @@
 import { readdirSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
+import { Berth, end } from '../../support/berth.ts'
 import {
   accessOf,
   attempt,
@@ -13,7 +13,7 @@ import {
   untilOneServer,
   untilReady,
   ways,
-} from '../support/client.ts'
+} from '../../support/client.ts'
 
 describe('a control plane that is killed', () => {
   const berth = new Berth()

@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs'
 import { SpritesClient } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { destroy, processesOf } from '../support/client.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { destroy, processesOf } from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 interface Event {
   type: string

@@ -3,9 +3,9 @@ import { existsSync, readdirSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
 import { APIError, type Sprite, SpritesClient, type StreamMessage } from '@fly/sprites'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Berth, end } from '../support/berth.ts'
-import { controlGroups, destroy, processesOf } from '../support/client.ts'
-import { until } from '../support/until.ts'
+import { Berth, end } from '../../support/berth.ts'
+import { controlGroups, destroy, processesOf } from '../../support/client.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 let client: SpritesClient

@@ -1,8 +1,8 @@
 // An organization that has one of everything that the API can address, for tests that call every operation.
-import type { Route } from '../../src/api/http/route.ts'
-import { platformRoutes, sandboxRoutes } from '../../src/api/routes.ts'
-import { machinesOf } from './machine-platform.ts'
-import type { CallOptions, Reply, usePlatform } from './platform.ts'
+import type { Route } from '../../../src/api/http/route.ts'
+import { platformRoutes, sandboxRoutes } from '../../../src/api/routes.ts'
+import { machinesOf } from '../machine-platform.ts'
+import type { CallOptions, Reply, usePlatform } from '../platform.ts'
 
 type Platform = ReturnType<typeof usePlatform>
 

@@ -5,12 +5,12 @@ import { Agent, type IncomingMessage, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth } from '../support/berth.ts'
-import { type Result, runCli } from '../support/cli.ts'
-import { destroy } from '../support/client.ts'
-import { busyboxImage } from '../support/image.ts'
-import { pushImage, type Registry, startRegistry } from '../support/registry.ts'
-import { until } from '../support/until.ts'
+import { Berth } from '../../support/berth.ts'
+import { type Result, runCli } from '../../support/cli.ts'
+import { destroy } from '../../support/client.ts'
+import { busyboxImage } from '../../support/image.ts'
+import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
+import { until } from '../../support/until.ts'
 
 const berth = new Berth()
 const directory = mkdtempSync(join(tmpdir(), 'berth-deploy-'))
