@@ -50,6 +50,16 @@ sub enter_own_namespace {
   return undef;
 }
 
+# Bind-mounts the directory of a machine where every user can reach it, and makes it the working directory: bwrap resolves
+# paths as the user of the program, and only root may traverse the parent of the directory.
+sub enter_reachable {
+  my ($directory) = @_;
+  my $place = $directory =~ s{/[^/]+/[^/]+$}{/mount}r;
+  mkdir $place, 0711; # a home of an older version does not have it
+  mount_at($directory, $place, 'none', 0x1000); # MS_BIND
+  chdir $place or die "$place: $!\n";
+}
+
 sub mount_at {
   my ($source, $target, $type, $flags, $options) = @_;
   $options //= '';

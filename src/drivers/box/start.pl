@@ -27,6 +27,7 @@ my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace(
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # MS_SLAVE | MS_REC
 if ($is_machine) {
+  enter_reachable($config{directory}) if $is_full;
   my $program = prepare_machine($userns, \%config, $config{layer});
   finish_network($network) if $network;
   run_machine($userns, \%config, $program);

@@ -11,6 +11,8 @@ const temporaryPrefix = '.new~'
 export interface Ownership {
   mode: number
   uid?: number | undefined
+  /** By default the group with the number of the uid. */
+  gid?: number | undefined
 }
 
 export function temporaryPath(directory: string): string {
@@ -29,12 +31,13 @@ export async function removeAbandonedFiles(directory: string, olderThanMs = 3_60
   }
 }
 
-export function ensureDirectory(path: string, { mode, uid }: Ownership): void {
+export function ensureDirectory(path: string, { mode, uid, gid = uid }: Ownership): void {
   mkdirSync(path, { recursive: true })
   const found = statSync(path)
   // The umask would restrict a mode given to mkdir.
   if ((found.mode & 0o777) !== mode) chmodSync(path, mode)
-  if (uid !== undefined && found.uid !== uid) chownSync(path, uid, uid)
+  const owner = { uid: uid ?? found.uid, gid: gid ?? found.gid }
+  if (found.uid !== owner.uid || found.gid !== owner.gid) chownSync(path, owner.uid, owner.gid)
 }
 
 /** Returns true if it wrote the file, false if the content, mode and owner were already right. */

@@ -302,7 +302,8 @@ sub await_reader {
   }
 }
 
-# Connects standard error to its own logger. Both outputs belong to the program's user, who may reopen them by name.
+# Connects standard error to its own logger. Both outputs belong to the program's user, who may reopen them by name. Nobody
+# else may: they could forge lines.
 sub open_output {
   my ($uid, $gid) = @_;
   open(STDIN, '<', '/dev/null');
@@ -311,7 +312,7 @@ sub open_output {
   open(STDERR, '+<', 'stderr') or die "stderr: $!\n";
   for (\*STDOUT, \*STDERR) {
     chown $uid, $gid, $_ if $> == 0;
-    chmod 0622, $_;
+    chmod 0600, $_;
   }
 }
 

@@ -4,8 +4,9 @@ import { basename } from 'node:path'
 import { ensureDirectory } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
+import { ensureBoxDirectory } from '../directory.ts'
 import type { BoxDriver } from '../driver.ts'
-import { type BoxPaths, boxPaths } from '../paths.ts'
+import { type BoxPaths, boxPaths, boxUid } from '../paths.ts'
 import { boxQuota, hasSubvolumes } from '../quota.ts'
 
 export const subvolume = 'layer'
@@ -34,7 +35,7 @@ export function withSubvolumes(boxes: BoxDriver, home: Home): BoxDriver {
     isolation: async () => ({ ...(await boxes.isolation()), limitsStorage: await quota.isPossible() }),
     async ensureBox(spec) {
       const paths = boxPaths(home, spec.id)
-      await ensureSubvolume(home, paths)
+      await ensureSubvolume(home, paths, boxUid(home, spec.slot))
       const layer = `${paths.directory}/${subvolume}`
       if (existsSync(layer)) await quota.ensureLimit(layer, spec.storageGb)
       return boxes.ensureBox(spec)
@@ -43,9 +44,9 @@ export function withSubvolumes(boxes: BoxDriver, home: Home): BoxDriver {
 }
 
 /** The layers keep their usual paths as links into the subvolume. */
-async function ensureSubvolume(home: Home, paths: BoxPaths): Promise<void> {
+async function ensureSubvolume(home: Home, paths: BoxPaths, uid: number | undefined): Promise<void> {
   if (existsSync(paths.workUsr) || !hasSubvolumes(home.path)) return
-  ensureDirectory(paths.directory, { mode: 0o711 })
+  ensureBoxDirectory(paths.directory, uid)
   const layer = `${paths.directory}/${subvolume}`
   if (!existsSync(layer)) {
     const fresh = `${paths.directory}/.new~${subvolume}`
