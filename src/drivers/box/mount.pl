@@ -67,6 +67,18 @@ sub mount_at {
   attempt('mount', $words[0], $words[1], $words[2], $flags, $words[3]) == 0 or die "mount $type at $target: $!\n";
 }
 
+# Mounts the terminals of a box, to be bound at /dev/pts. bwrap would mount them without a limit, and the kernel has a limit
+# for all boxes together.
+sub mount_terminals {
+  mkdir 'pts', 0711;
+  mount_at('devpts', 'pts', 'devpts', 2 | 8, 'newinstance,ptmxmode=0666,mode=620,max=256'); # nosuid, noexec
+}
+
+# The bwrap arguments for /dev.
+sub device_arguments {
+  return ('--dev', '/dev', '--dev-bind', 'pts', '/dev/pts', '--perms', '1777', '--tmpfs', '/dev/shm');
+}
+
 # Bind-mounts a directory with its owners mapped by the user namespace (an idmapped mount), read-only by default.
 sub map_owners {
   my ($userns, $source, $target, $is_writable) = @_;

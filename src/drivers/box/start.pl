@@ -26,8 +26,9 @@ my $network = $config{address} ? start_network() : undef;
 my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # MS_SLAVE | MS_REC
+enter_reachable($config{directory}) if $is_machine && $is_full;
+mount_terminals();
 if ($is_machine) {
-  enter_reachable($config{directory}) if $is_full;
   my $program = prepare_machine($userns, \%config, $config{layer});
   finish_network($network) if $network;
   run_machine($userns, \%config, $program);
@@ -194,7 +195,7 @@ sub run_bwrap {
     '--hostname', $config{hostname},
     '--bind', 'root', '/',
     $has_image ? () : program_arguments(),
-    '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm',
+    '--proc', '/proc', device_arguments(),
     $has_image ? () : ('--tmpfs', '/run', '--perms', '1777', '--dir', '/run/lock'),
     '--ro-bind', 'shown/resolv.conf', '/etc/resolv.conf',
     '--tmpfs', '/.berth', '--ro-bind', 'service', '/.berth/service', '--bind', 'run', '/.berth/run',

@@ -255,7 +255,7 @@ sub run_machine {
     '--die-with-parent', '--new-session', '--seccomp', fileno $filter,
     '--cap-drop', 'ALL', $uid == 0 ? map { ('--cap-add', "CAP_$_") } capability_names() : (),
     '--hostname', $config->{hostname},
-    '--bind', 'root', '/', '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm',
+    '--bind', 'root', '/', '--proc', '/proc', device_arguments(),
     '--perms', '0755', '--tmpfs', '/sys', (map { ('--perms', '0755', '--dir', $_) } '/sys/fs', '/sys/fs/cgroup'),
     (map { ('--ro-bind', $_->[1], "/sys/fs/cgroup$_->[0]") } @groups), '--remount-ro', '/sys',
     '--clearenv', '--setenv', 'HOME', $program->{home}[0],
