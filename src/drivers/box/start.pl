@@ -22,7 +22,7 @@ my ($stop_script, $wait_script) = map { read_file($here . $_) // die "$here$_: $
 set_limits();
 raise_kernel_limits() if $is_full;
 chdir $config{directory} or die "$config{directory}: $!\n";
-$is_machine ? begin_machine(\%config) : $has_image ? () : remove_links();
+$is_machine ? begin_machine(\%config) : $has_image ? () : remove_obstacles();
 my $network = $config{address} ? start_network() : undef;
 my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
 call('unshare', $namespace{mnt});
@@ -67,12 +67,16 @@ sub raise_kernel_limits {
   }
 }
 
-# Mount points are in the layer that the box writes. A link there would lead a mount elsewhere.
-sub remove_links {
-  for my $name (qw(etc proc dev run usr .berth .sprite)) {
-    unlink "upper/$name" if -l "upper/$name";
+# Mount points are in the layer that the box writes. A link there would lead a mount elsewhere, and anything but a directory
+# would keep the box from starting. The layer marks deleted files by devices with the number 0, which stay.
+sub remove_obstacles {
+  for my $path (map { "upper/$_" } qw(etc proc dev run usr .berth .sprite)) {
+    my ($mode, $device) = (lstat $path)[2, 6];
+    unlink $path if defined $mode && !-d _ && !(-c _ && $device == 0);
   }
-  unlink 'upper/etc/resolv.conf' if -l 'upper/etc/resolv.conf';
+  my $names = 'upper/etc/resolv.conf';
+  unlink $names if -l $names || -e _ && !-f _ && !-d _ && !-c _;
+  rename $names, "$names.replaced" if -d $names;
 }
 
 # Relative paths, so that /proc/mounts in the box does not show paths of the host.
