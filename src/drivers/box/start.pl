@@ -34,7 +34,13 @@ if ($is_machine) {
   finish_network($network) if $network;
   run_machine($userns, \%config, $program);
 }
-$has_image ? mount_box_image($userns, \%config, $config{layer}) : mount_layers($userns);
+if ($has_image) {
+  mount_box_image($userns, \%config, $config{layer});
+  mkdir 'tools', 0711;
+  mount_at($config{tools}, 'tools', 'none', 0x1000); # MS_BIND
+} else {
+  mount_layers($userns);
+}
 mount_view($_, \%config) for views();
 finish_network($network) if $network;
 run_bwrap($userns);
@@ -225,10 +231,11 @@ sub program_arguments {
   );
 }
 
-# The bwrap arguments that mount the tools at the paths that are compiled into them; see tools.ts.
+# The bwrap arguments that mount the tools at the paths that are compiled into them; see tools.ts. bwrap runs as the root user
+# of the box, who may not traverse the directory that the tools are in.
 sub tool_arguments {
   return (
-    (map { ('--ro-bind', "$config{tools}/$_", "/.berth/$_") } 'bin', 'lib'),
+    (map { ('--ro-bind', "tools/$_", "/.berth/$_") } 'bin', 'lib'),
     (map { ('--symlink', "bin/$_", "/.berth/$_") } 's6-supervise', 's6-ftrigrd'),
   );
 }

@@ -38,10 +38,10 @@ export const uidsPerBox = 65_536
 export const uidsPerHome = 1024 * uidsPerBox
 
 /**
- * Directories with files of tenants, among them setuid programs. Only root may traverse them. The directory of each
- * sandbox has a mode of its own.
+ * Directories that only root may traverse, because they hold files of tenants, among them setuid programs, or the base of
+ * all sandboxes, in which `/tmp` is writable for everyone. The directory of each sandbox has a mode of its own.
  */
-const tenantDirectories = ['machine', 'image', 'volume', 'snapshot', 'trash']
+const closedDirectories = ['machine', 'image', 'volume', 'snapshot', 'trash', 'sandbox-base']
 
 /** The longest socket path is `run/<32 characters>/.s.PGSQL.<port>`. The kernel truncates paths after 107 bytes. */
 const longestSocket = `/run/${'x'.repeat(32)}/.s.PGSQL.65535`
@@ -67,7 +67,7 @@ export async function openHome(path: string, options: HomeOptions): Promise<Home
     number,
     uidStart: options.uidBase + number * uidsPerHome,
   }
-  for (const directory of [home.tree, home.log, home.cache, ...tenantDirectories.map((name) => `${root}/${name}`)])
+  for (const directory of [home.tree, home.log, home.cache, ...closedDirectories.map((name) => `${root}/${name}`)])
     ensureDirectory(directory, { mode: 0o700 })
   for (const directory of [home.run, home.state, `${root}/sandbox`, home.mount])
     ensureDirectory(directory, { mode: isRoot() ? 0o711 : 0o700 })
