@@ -3,12 +3,12 @@ import { execFileSync } from 'node:child_process'
 import { chmodSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { readyCluster } from '../support/client.ts'
-import { Tenant } from '../support/tenant.ts'
+import { Tenant } from '../support/tenant/platform.ts'
 import { until } from '../support/until.ts'
 
 const tenant = new Tenant()
 const { berth } = tenant
-const program = new URL('../support/access.pl', import.meta.url).pathname
+const program = new URL('../support/tenant/access.pl', import.meta.url).pathname
 let machine: string
 let user: number
 

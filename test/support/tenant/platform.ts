@@ -1,8 +1,8 @@
 // A platform with what a tenant can have, used only over HTTP. For tests that attack it.
-import { Berth } from './berth.ts'
-import { destroy } from './client.ts'
-import { busyboxImage, programLayer } from './image.ts'
-import { pushImage, type Registry, startRegistry } from './registry.ts'
+import { Berth } from '../berth.ts'
+import { destroy } from '../client.ts'
+import { busyboxImage, programLayer } from '../image.ts'
+import { pushImage, type Registry, startRegistry } from '../registry.ts'
 
 const app = 'shop'
 
@@ -75,8 +75,8 @@ export class Tenant {
     return id
   }
 
-  async inMachine(id: string, command: string[], timeout = 60): Promise<string> {
-    const body = { command, timeout }
+  async inMachine(id: string, command: string[], stdin = ''): Promise<string> {
+    const body = { command, stdin, timeout: 60 }
     return (await this.berth.ok('POST', `${this.machines}/${id}/exec`, body)).stdout
   }
 }
