@@ -41,7 +41,7 @@ describe.runIf(process.getuid?.() === 0)('a box', () => {
   beforeAll(async () => {
     before = readKernelFiles()
     await tenant.open()
-    const config = { ramMB: 2048, cpus: 1 }
+    const config = { ramMB: 512, cpus: 1 }
     await Promise.all([tenant.createSandbox('one', config), tenant.createSandbox('other', config)])
     const listen = 'socket(S, 2, 1, 6); bind(S, pack("S n x12", 2, 7777)); listen(S, 9); accept(C, S), close C while 1'
     await tenant.onSandbox('PUT', '/other/services/web?duration=50ms', { cmd: 'perl', args: ['-e', listen] })
@@ -58,12 +58,12 @@ describe.runIf(process.getuid?.() === 0)('a box', () => {
       other_pid: String(found.otherPid),
       abstract: found.abstract,
     }
-    machine = await tenant.startMachine({ guest: { cpus: 1, memory_mb: 2048 } })
+    machine = await tenant.startMachine({ guest: { cpus: 1, memory_mb: 512 } })
     // What uses up a resource is tried last and by itself, since the kernel may end any program of the box.
     limitProcesses()
     const parts = [all.filter(({ alone }) => !alone), ...all.filter(({ alone }) => alone).map((one) => [one])]
     for (const part of parts) await makeAttempts(renderAttempts(part, given))
-  }, 180_000)
+  }, 300_000)
 
   afterAll(async () => {
     for (const server of servers) server.close()
@@ -72,10 +72,13 @@ describe.runIf(process.getuid?.() === 0)('a box', () => {
 
   async function makeAttempts(text: string): Promise<void> {
     const command = ['sh', '-c', `cat > ${program} && perl ${program} 2>&1`]
-    for (const [name, result] of readResults(await tenant.inSandbox('one', command, text)))
-      results.sandbox.set(name, result)
-    for (const [name, result] of readResults(await tenant.inMachine(machine, command, text)))
-      results.machine.set(name, result)
+    const outputs = await Promise.all([
+      tenant.inSandbox('one', command, text),
+      tenant.inMachine(machine, command, text),
+    ])
+    const [sandbox, inMachine] = outputs.map(readResults)
+    for (const [name, result] of sandbox!) results.sandbox.set(name, result)
+    for (const [name, result] of inMachine!) results.machine.set(name, result)
   }
 
   /** Lowers the limits, since thousands of processes would take long to make. */

@@ -128,10 +128,10 @@ sub sleep_on {
   exit 0;
 }
 
-# Writes parts of 256 MB. The program is the largest of the box, so it is the one to end if memory is short.
+# Writes parts of 64 MB. The program is the largest of the box, so it is the one to end if memory is short.
 sub fill {
   my ($path, $most) = @_;
-  my $bytes = 256 << 20;
+  my $bytes = 64 << 20;
   my $part = 'x' x $bytes;
   open(my $file, '>', $path) or return refused();
   unlink $path;
