@@ -103,17 +103,28 @@ describe.runIf(process.getuid?.() === 0)('a platform whose files a tenant replac
   }
 
   const get = (path: string) => () => tenant.onSandbox('GET', path)
+  const requests = [
+    get('/one/services/web'),
+    get('/one/services'),
+    get('/one/services/web/logs?lines=5&duration=50ms'),
+    () => tenant.onSandbox('POST', '/one/services/signal', { name: 'web', signal: 'CONT' }),
+  ]
+
+  test('is asked for what it reads from these files', async () => {
+    const all = await Promise.all(requests.map((request) => request()))
+    expect(
+      all.map(({ status }) => status < 300),
+      JSON.stringify(all),
+    ).toEqual(all.map(() => true))
+    expect(all[0]!.text).toContain('"running"')
+    expect(all[2]!.text).toContain('out')
+  })
 
   describe.each(Object.keys(replacements))('by %s', (kind) => {
     test.each(sandboxFiles)('reads services and logs of a sandbox without %s', async (file) => {
       const restore = replace(`${box}/${file}`, replacements[kind]!)
       try {
-        const text = await answers([
-          get('/one/services/web'),
-          get('/one/services'),
-          get('/one/services/web/logs?lines=5&duration=50ms'),
-          () => tenant.onSandbox('POST', '/one/services/signal', { name: 'web', signal: 'CONT' }),
-        ])
+        const text = await answers(requests)
         expect(text).not.toContain(secret)
       } finally {
         restore()

@@ -7,7 +7,7 @@ while (my $path = <STDIN>) {
   chomp $path;
   next if -l $path; # the target is listed as well if it is in the home
   if (-d $path) {
-    print "l $path\n" if opendir my $directory, $path;
+    print "l $path\n" if opendir(my $directory, $path);
     print "w $path\n" if -w $path;
   } elsif (-S $path) {
     socket(my $socket, 1, 1, 0) or next;

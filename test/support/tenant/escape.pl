@@ -1,6 +1,9 @@
 # Makes attempts to leave a box and prints one line for each: its name and what happened, separated by a tab.
 # Usage: the numbers of system calls (%number) and what the attempts look for (%given) come before this text, and the
 # attempts after it.
+use strict;
+
+our (%number, %given);
 $| = 1;
 
 # Each attempt runs in a child process, several at a time. One that hangs is ended, as a packet without an answer would.
