@@ -17,7 +17,11 @@ describe.runIf(isRoot())('a box', () => {
     bench = await openBoxBench()
     box = await bench.newBox()
     other = await bench.newBox()
-    neighbor = await startNeighbor(['198.51.100.201/29'], ['198.51.100.202/29'], ['sh', '-c', 'echo up; exec sleep 600'])
+    neighbor = await startNeighbor(
+      ['198.51.100.201/29'],
+      ['198.51.100.202/29'],
+      ['sh', '-c', 'echo up; exec sleep 600'],
+    )
   })
   afterAll(async () => {
     neighbor?.machine.kill('SIGKILL')
