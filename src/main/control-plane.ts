@@ -3,6 +3,7 @@ import pino, { type Logger } from 'pino'
 import { prepareFirstUse } from '../actions/first-use.ts'
 import { checkpointDriver } from '../drivers/box/checkpoint/checkpoint.ts'
 import { withSubvolumes } from '../drivers/box/checkpoint/subvolume.ts'
+import { closeBoxDirectories } from '../drivers/box/directory.ts'
 import { boxDriver } from '../drivers/box/lifecycle.ts'
 import { boxServices } from '../drivers/box/service/service.ts'
 import { issueCertificate } from '../drivers/host/certificate.ts'
@@ -71,6 +72,7 @@ export async function openControlPlane(config: Config): Promise<ControlPlane> {
   // A promise that fails unnoticed must not end the process, which serves other requests.
   process.on('unhandledRejection', (err) => log.error({ err }, 'unhandled rejection'))
   registerControlProcess(home)
+  closeBoxDirectories(home)
   emptyTrash(home) // deletions that a crash interrupted
   const supervisor = openSupervisor(home)
   await supervisor.ensureTree()

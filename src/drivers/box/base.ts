@@ -37,7 +37,7 @@ const revision = '3'
 /** A base never changes. After an upgrade of the host another is made, and running boxes keep the old one. */
 export async function ensureBase(home: Home): Promise<BoxBase> {
   const parent = `${home.path}/sandbox-base`
-  ensureDirectory(parent, { mode: 0o711 })
+  ensureDirectory(parent, { mode: 0o700 })
   const directory = `${parent}/${hostVersion()}`
   if (!existsSync(directory)) await makeBase(home, parent, directory)
   return { root: `${directory}/root`, mask: `${directory}/usr` }

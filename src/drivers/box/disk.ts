@@ -8,6 +8,7 @@ import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import type { BoxBase } from './base.ts'
+import { ensureBoxDirectory } from './directory.ts'
 import { boxPath, type IsolationMode } from './enter/enter.ts'
 import { ensureInsideDirectory } from './inside.ts'
 import { type BoxNetwork, type BoxRules, findResolvers } from './network.ts'
@@ -35,7 +36,7 @@ export function prepareDisk(paths: BoxPaths, spec: BoxSpec, setup: BoxSetup): vo
   const { uid } = setup
   const host = { mode: 0o711 }
   const shown = { mode: 0o755 }
-  ensureDirectory(paths.directory, host)
+  ensureBoxDirectory(paths.directory, uid)
   for (const directory of ['root', 'work', 'work-usr', 'lower', 'shown'])
     ensureDirectory(`${paths.directory}/${directory}`, host)
   for (const layer of ['base', 'mask', 'usr']) ensureDirectory(`${paths.directory}/lower/${layer}`, host)

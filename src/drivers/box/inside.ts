@@ -1,11 +1,11 @@
 // The socket of the platform API in a box. The box sees its directory, not the socket itself, so a running box also
 // finds the socket of a control plane that was restarted.
-import { chownSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { ensureDirectory } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import type { LocalSocket } from '../network/driver.ts'
 import { listenOnSocket } from '../network/local-socket.ts'
+import { ensureBoxDirectory } from './directory.ts'
 import { type BoxPaths, boxPaths, boxUid } from './paths.ts'
 
 const maxConnections = 64
@@ -15,10 +15,7 @@ const maxConnections = 64
  * open to the platform and to the root user of the box only.
  */
 export function ensureInsideDirectory({ directory, inside }: BoxPaths, uid: number | undefined): void {
-  ensureDirectory(directory, { mode: 0o711 })
-  const parent = `${directory}/api`
-  ensureDirectory(parent, { mode: uid === undefined ? 0o700 : 0o710 })
-  if (uid !== undefined) chownSync(parent, 0, uid)
+  for (const closed of [directory, `${directory}/api`]) ensureBoxDirectory(closed, uid)
   ensureDirectory(inside, { mode: 0o755 })
 }
 

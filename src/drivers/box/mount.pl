@@ -50,11 +50,33 @@ sub enter_own_namespace {
   return undef;
 }
 
+# Bind-mounts the directory of a machine where every user can reach it, and makes it the working directory: bwrap resolves
+# paths as the user of the program, and only root may traverse the parent of the directory.
+sub enter_reachable {
+  my ($directory) = @_;
+  my $place = $directory =~ s{/[^/]+/[^/]+$}{/mount}r;
+  mkdir $place, 0711; # a home of an older version does not have it
+  mount_at($directory, $place, 'none', 0x1000); # MS_BIND
+  chdir $place or die "$place: $!\n";
+}
+
 sub mount_at {
   my ($source, $target, $type, $flags, $options) = @_;
   $options //= '';
   my @words = map { "$_\0" } $source, $target, $type, $options;
   attempt('mount', $words[0], $words[1], $words[2], $flags, $words[3]) == 0 or die "mount $type at $target: $!\n";
+}
+
+# Mounts the terminals of a box, to be bound at /dev/pts. bwrap would mount them without a limit, and the kernel has a limit
+# for all boxes together.
+sub mount_terminals {
+  mkdir 'pts', 0711;
+  mount_at('devpts', 'pts', 'devpts', 2 | 8, 'newinstance,ptmxmode=0666,mode=620,max=256'); # nosuid, noexec
+}
+
+# The bwrap arguments for /dev.
+sub device_arguments {
+  return ('--dev', '/dev', '--dev-bind', 'pts', '/dev/pts', '--perms', '1777', '--tmpfs', '/dev/shm');
 }
 
 # Bind-mounts a directory with its owners mapped by the user namespace (an idmapped mount), read-only by default.

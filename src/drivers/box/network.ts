@@ -49,6 +49,9 @@ export const nearby = [
   ...['192.168.0.0/16', '198.18.0.0/15', '224.0.0.0/3'],
 ]
 
+/** Bounds the part that one box can take of the connection tracking table, which all boxes and the host share. */
+const maxConnections = 4096
+
 /**
  * Loading the result replaces all rules in one transaction, so there is no moment without rules. The policy of a box adds
  * a chain, an element of `policies` that maps its interface to `jump <chain>`, and an element of `resolvers`, to which its
@@ -65,6 +68,8 @@ table ${table} {
   }
   map resolvers { type ifname : ipv4_addr
   }
+  set opened { type ifname; size 2048; flags dynamic; }
+  chain opening { type filter hook prerouting priority -50; policy accept; }
   chain input { type filter hook input priority -10; policy accept; }
   chain forward { type filter hook forward priority -10; policy accept; }
   chain outgoing {
@@ -72,12 +77,16 @@ table ${table} {
   chain redirecting { type nat hook prerouting priority -100; }
   chain masquerading { type nat hook postrouting priority 100; }
 }
+flush chain ${table} opening
 flush chain ${table} input
 flush chain ${table} forward
 flush chain ${table} outgoing
 flush chain ${table} redirecting
 flush chain ${table} masquerading
 table ${table} {
+  chain opening {
+    iifname ${boxes} ct state new add @opened { iifname ct count over ${maxConnections} } drop
+  }
   chain input {
     iifname ${boxes} ct state established,related accept
     iifname ${boxes} ct status dnat accept

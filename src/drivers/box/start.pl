@@ -20,18 +20,27 @@ require($here . '../network/private.pl') if $config{'private-link'};
 my ($stop_script, $wait_script) = map { read_file($here . $_) // die "$here$_: $!\n" } 'stop.sh', 'wait.sh';
 
 set_limits();
+raise_kernel_limits() if $is_full;
 chdir $config{directory} or die "$config{directory}: $!\n";
-$is_machine ? begin_machine(\%config) : $has_image ? () : remove_links();
+$is_machine ? begin_machine(\%config) : $has_image ? () : remove_obstacles();
 my $network = $config{address} ? start_network() : undef;
 my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # MS_SLAVE | MS_REC
+enter_reachable($config{directory}) if $is_machine && $is_full;
+mount_terminals();
 if ($is_machine) {
   my $program = prepare_machine($userns, \%config, $config{layer});
   finish_network($network) if $network;
   run_machine($userns, \%config, $program);
 }
-$has_image ? mount_box_image($userns, \%config, $config{layer}) : mount_layers($userns);
+if ($has_image) {
+  mount_box_image($userns, \%config, $config{layer});
+  mkdir 'tools', 0711;
+  mount_at($config{tools}, 'tools', 'none', 0x1000); # MS_BIND
+} else {
+  mount_layers($userns);
+}
 mount_view($_, \%config) for views();
 finish_network($network) if $network;
 run_bwrap($userns);
@@ -44,12 +53,36 @@ sub set_limits {
   }
 }
 
-# Mount points are in the layer that the box writes. A link there would lead a mount elsewhere.
-sub remove_links {
-  for my $name (qw(etc proc dev run usr .berth .sprite)) {
-    unlink "upper/$name" if -l "upper/$name";
+# Counters that the kernel keeps for all boxes together, with values at which no box can exhaust them: what they count is
+# charged to the memory of a box, or limited for each box. They are only ever raised.
+sub raise_kernel_limits {
+  my %least = (
+    'kernel/pty/max' => 1 << 18, # 256 for each of 1023 boxes
+    'kernel/pid_max' => 1 << 22,
+    'kernel/threads-max' => 1 << 22,
+    'fs/file-max' => '9223372036854775807',
+    'fs/aio-max-nr' => 1 << 30,
+    'net/ipv4/neigh/default/gc_thresh2' => 1 << 13,
+    'net/ipv4/neigh/default/gc_thresh3' => 1 << 14,
+    'net/ipv6/neigh/default/gc_thresh2' => 1 << 18,
+    'net/ipv6/neigh/default/gc_thresh3' => 1 << 19, # 512 for each of 1023 machines
+  );
+  for my $name (sort { $b cmp $a } keys %least) {
+    my $value = read_file("/proc/sys/$name") // next;
+    write_file("/proc/sys/$name", $least{$name}) if $value < $least{$name};
   }
-  unlink 'upper/etc/resolv.conf' if -l 'upper/etc/resolv.conf';
+}
+
+# Mount points are in the layer that the box writes. A link there would lead a mount elsewhere, and anything but a directory
+# would keep the box from starting. The layer marks deleted files by devices with the number 0, which stay.
+sub remove_obstacles {
+  for my $path (map { "upper/$_" } qw(etc proc dev run usr .berth .sprite)) {
+    my ($mode, $device) = (lstat $path)[2, 6];
+    unlink $path if defined $mode && !-d _ && !(-c _ && $device == 0);
+  }
+  my $names = 'upper/etc/resolv.conf';
+  unlink $names if -l $names || -e _ && !-f _ && !-d _ && !-c _;
+  rename $names, "$names.replaced" if -d $names;
 }
 
 # Relative paths, so that /proc/mounts in the box does not show paths of the host.
@@ -118,7 +151,7 @@ sub connect_outside {
 }
 
 sub connect_inside {
-  redirect_to_loopback();
+  set_inner_rules();
   bring_up('eth0');
   add_address('eth0', $config{address}, 30);
   add_default_route('eth0', $config{'host-address'});
@@ -126,15 +159,17 @@ sub connect_inside {
   write_file('/proc/sys/net/ipv4/conf/eth0/route_localnet', '1');
 }
 
-# Redirects connections from the host to loopback, where many programs listen. nft takes some time, and nothing listens yet,
-# so it runs in the background, as an orphan: the children of this process are used to find the first process of the box.
-sub redirect_to_loopback {
+# Redirects connections from the host to loopback, where many programs listen, and limits what the kernel remembers about
+# connections, which is not charged to the memory of the box. nft takes some time, and nothing listens yet, so it runs in the
+# background, as an orphan: the children of this process are used to find the first process of the box.
+sub set_inner_rules {
   my $child = fork // die "fork: $!\n";
   if (!$child) {
     exit 0 if fork // die "fork: $!\n";
     open(STDIN, '<', '/dev/null');
-    # The last chain has no hook. Its mention of conntrack is enough to make the kernel track connections of the private
-    # network, so that a policy that is added later knows who opened them.
+    # The last chain also makes the kernel track connections of the private network, so that a policy that is added later
+    # knows who opened them. It bounds the addresses that a machine can make the kernel look for at a time: unanswered ones
+    # stay in a table of all machines for three seconds.
     exec 'nft', <<'END' . ($config{'private-link'} ? <<'END' : '');
 table ip box {
   chain arriving {
@@ -142,10 +177,39 @@ table ip box {
     iifname "eth0" meta l4proto tcp dnat to 127.0.0.1
   }
 }
+table inet limits {
+  chain local-arriving {
+    type filter hook prerouting priority -300
+    iifname "lo" notrack
+  }
+  chain local-leaving {
+    type filter hook output priority -300
+    oifname "lo" notrack
+  }
+  chain arriving {
+    type filter hook prerouting priority -50
+    iifname != "lo" ct state new ct count over 16384 drop
+  }
+  chain leaving {
+    type filter hook output priority -50
+    oifname != "lo" ct state new ct count over 8192 drop
+  }
+}
 END
-table ip6 box {
-  chain following {
-    ct direction reply
+table ip6 limits {
+  set peers {
+    type ipv6_addr
+    size 512
+    flags dynamic, timeout
+    timeout 10s
+  }
+  chain searching {
+    type filter hook output priority -40
+    oifname != "eth1" accept
+    icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
+    ct direction reply accept
+    update @peers { ip6 daddr } accept
+    drop
   }
 }
 END
@@ -167,10 +231,11 @@ sub program_arguments {
   );
 }
 
-# The bwrap arguments that mount the tools at the paths that are compiled into them; see tools.ts.
+# The bwrap arguments that mount the tools at the paths that are compiled into them; see tools.ts. bwrap runs as the root user
+# of the box, who may not traverse the directory that the tools are in.
 sub tool_arguments {
   return (
-    (map { ('--ro-bind', "$config{tools}/$_", "/.berth/$_") } 'bin', 'lib'),
+    (map { ('--ro-bind', "tools/$_", "/.berth/$_") } 'bin', 'lib'),
     (map { ('--symlink', "bin/$_", "/.berth/$_") } 's6-supervise', 's6-ftrigrd'),
   );
 }
@@ -193,7 +258,7 @@ sub run_bwrap {
     '--hostname', $config{hostname},
     '--bind', 'root', '/',
     $has_image ? () : program_arguments(),
-    '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm',
+    '--proc', '/proc', device_arguments(),
     $has_image ? () : ('--tmpfs', '/run', '--perms', '1777', '--dir', '/run/lock'),
     '--ro-bind', 'shown/resolv.conf', '/etc/resolv.conf',
     '--tmpfs', '/.berth', '--ro-bind', 'service', '/.berth/service', '--bind', 'run', '/.berth/run',

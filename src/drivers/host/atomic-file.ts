@@ -11,7 +11,7 @@ const temporaryPrefix = '.new~'
 export interface Ownership {
   mode: number
   uid?: number | undefined
-  /** The same number as the uid by default. */
+  /** By default the group with the number of the uid. */
   gid?: number | undefined
 }
 
@@ -36,9 +36,8 @@ export function ensureDirectory(path: string, { mode, uid, gid = uid }: Ownershi
   const found = statSync(path)
   // The umask would restrict a mode given to mkdir.
   if ((found.mode & 0o777) !== mode) chmodSync(path, mode)
-  if ((uid !== undefined && found.uid !== uid) || (gid !== undefined && found.gid !== gid)) {
-    chownSync(path, uid ?? found.uid, gid ?? found.gid)
-  }
+  const owner = { uid: uid ?? found.uid, gid: gid ?? found.gid }
+  if (found.uid !== owner.uid || found.gid !== owner.gid) chownSync(path, owner.uid, owner.gid)
 }
 
 /** Returns true if it wrote the file, false if the content, mode and owner were already right. */

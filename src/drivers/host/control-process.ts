@@ -1,6 +1,7 @@
 // The control plane processes that use a home. s6 does not supervise them, so each registers itself in a file.
-import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
+import { ensureDirectory } from './atomic-file.ts'
 import { readTextIfPresent } from './file.ts'
 import type { Home } from './home.ts'
 import { findProcess, killProcess } from './process-list.ts'
@@ -8,7 +9,7 @@ import { findProcess, killProcess } from './process-list.ts'
 const stopTimeoutSeconds = 15
 
 export function registerControlProcess(home: Home): void {
-  mkdirSync(directory(home), { recursive: true })
+  ensureDirectory(directory(home), { mode: 0o700 })
   writeFileSync(`${directory(home)}/${process.pid}`, findProcess(process.pid)?.startTime ?? '')
 }
 
@@ -20,7 +21,7 @@ export function unregisterControlProcess(home: Home): void {
  * Lists the processes that run. Files that killed processes left behind are recognized by the start time and removed.
  */
 export function listControlProcesses(home: Home): number[] {
-  mkdirSync(directory(home), { recursive: true })
+  ensureDirectory(directory(home), { mode: 0o700 })
   const pids = readdirSync(directory(home)).map(Number)
   for (const pid of pids.filter((registered) => !isRunning(home, registered)))
     rmSync(`${directory(home)}/${pid}`, { force: true })

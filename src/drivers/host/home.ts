@@ -15,6 +15,8 @@ export interface Home {
   state: string
   toolchain: string
   cache: string
+  /** An empty directory at which a machine finds its own directory, in its mount namespace. */
+  mount: string
   keyFile: string
   tokenFile: string
   addressesFile: string
@@ -42,6 +44,12 @@ export function edgeUid(home: Pick<Home, 'uidStart'>): number {
   return home.uidStart + uidsPerBox - 1
 }
 
+/**
+ * Directories that only root may traverse, because they hold files of tenants, among them setuid programs, or the base of
+ * all sandboxes, in which `/tmp` is writable for everyone. The directory of each sandbox has a mode of its own.
+ */
+const closedDirectories = ['machine', 'image', 'volume', 'snapshot', 'trash', 'sandbox-base']
+
 /** The longest socket path is `run/<32 characters>/.s.PGSQL.<port>`. The kernel truncates paths after 107 bytes. */
 const longestSocket = `/run/${'x'.repeat(32)}/.s.PGSQL.65535`
 const maxSocketBytes = 107
@@ -59,14 +67,17 @@ export async function openHome(path: string, options: HomeOptions): Promise<Home
     state: `${root}/state`,
     toolchain: `${root}/toolchain`,
     cache: `${root}/cache`,
+    mount: `${root}/mount`,
     keyFile: `${root}/key`,
     tokenFile: `${root}/token`,
     addressesFile: `${root}/run/addresses.json`,
     number,
     uidStart: options.uidBase + number * uidsPerHome,
   }
-  for (const directory of [home.tree, home.log, home.cache]) ensureDirectory(directory, { mode: 0o700 })
-  for (const directory of [home.run, home.state]) ensureDirectory(directory, { mode: isRoot() ? 0o711 : 0o700 })
+  for (const directory of [home.tree, home.log, home.cache, ...closedDirectories.map((name) => `${root}/${name}`)])
+    ensureDirectory(directory, { mode: 0o700 })
+  for (const directory of [home.run, home.state, `${root}/sandbox`, home.mount])
+    ensureDirectory(directory, { mode: isRoot() ? 0o711 : 0o700 })
   ensureDirectory(home.toolchain, { mode: 0o755 })
   return home
 }

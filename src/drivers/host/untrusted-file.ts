@@ -1,15 +1,28 @@
-// Reads files below a directory that a tenant can write. A tenant can replace any name there at any moment with a link, a
+// Opens files below a directory that a tenant can write. A tenant can replace any name there at any moment with a link, a
 // named pipe, a device, a directory or a huge file. So no component below the root is followed if it is a link, a file is
 // opened only after its type is known, without blocking, and the bytes read are bounded.
 //
 // Each name is first opened with O_PATH, which has no effect on a pipe or a device, and then through /proc/self/fd, which
 // refers to the same inode whatever happens to the name. O_NONBLOCK also keeps a file lease of the tenant, which delays
 // other opens for up to 45 s, from blocking this process.
-import { closeSync, constants, fstatSync, opendirSync, openSync, readSync, type Stats } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  closeSync,
+  constants,
+  fstatSync,
+  mkdirSync,
+  opendirSync,
+  openSync,
+  readSync,
+  type Stats,
+} from 'node:fs'
+import { basename, dirname } from 'node:path'
+import type { Ownership } from './atomic-file.ts'
 
 /** Node does not export it. The value is the same on x86-64 and arm64. */
 const O_PATH = 0o10000000
-const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
+const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants
 
 /**
  * Returns the content of a regular file. Undefined if there is none, if it or a directory on the way is anything else, or
@@ -34,6 +47,13 @@ export function openUntrustedFile(root: string, path: string): number | undefine
   )
 }
 
+/** Returns a descriptor for writing to a named pipe, which the caller closes. Undefined if it has no reader. */
+export function openUntrustedPipe(root: string, path: string): number | undefined {
+  return withEntry(root, path, (entry, found) =>
+    found.isFIFO() ? tryOpen(`/proc/self/fd/${entry}`, O_WRONLY | O_NONBLOCK) : undefined,
+  )
+}
+
 /** Returns what a name refers to, which is the link itself for a link. */
 export function inspectUntrustedFile(root: string, path: string): Stats | undefined {
   return withEntry(root, path, (_, found) => found)
@@ -50,6 +70,25 @@ export function listUntrustedDirectory(root: string, path: string, maxEntries: n
  */
 export function withUntrustedDirectory<T>(root: string, path: string, use: (path: string) => T): T | undefined {
   return withEntry(root, path, (entry, found) => (found.isDirectory() ? use(`/proc/self/fd/${entry}`) : undefined))
+}
+
+/** Creates the last directory of a path unless it exists. Throws if anything else has its name. */
+export function ensureUntrustedDirectory(root: string, path: string, { mode, uid, gid = uid }: Ownership): void {
+  const make = (parent: string) => {
+    try {
+      mkdirSync(`${parent}/${basename(path)}`, { mode: 0o700 })
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    }
+    return true
+  }
+  const hasParent = dirname(path) === '.' ? make(root) : withUntrustedDirectory(root, dirname(path), make)
+  const isDone = withUntrustedDirectory(root, path, (directory) => {
+    if (uid !== undefined) chownSync(directory, uid, gid!)
+    chmodSync(directory, mode)
+    return true
+  })
+  if (!hasParent || !isDone) throw new Error(`${root}/${path} is not a directory`)
 }
 
 function withEntry<T>(root: string, path: string, use: (descriptor: number, found: Stats) => T): T | undefined {

@@ -40,8 +40,9 @@ const secret = { mode: 0o600 }
 
 /** Writes everything that the next start reads, and removes the record of other versions. */
 export function prepareMachine(home: Home, paths: MachinePaths, spec: MachineSpec, resources: HostResources): void {
-  for (const directory of [`${home.path}/machine`, paths.directory, `${home.path}/sandbox-base`])
-    ensureDirectory(directory, { mode: 0o711 })
+  // The program may run as any user of the box and needs to traverse its own directory; only root reaches the parent.
+  for (const closed of ['machine', 'sandbox-base']) ensureDirectory(`${home.path}/${closed}`, { mode: 0o700 })
+  ensureDirectory(paths.directory, { mode: 0o711 })
   ensureInside(paths)
   for (const directory of ['root', 'lower']) ensureDirectory(`${paths.directory}/${directory}`, { mode: 0o711 })
   ensureDirectory(changeDirectory(home), { mode: 0o700 })

@@ -1,5 +1,6 @@
 // The output of a machine and the platform's messages about it. It survives a stop and is removed with the machine.
 import { type FSWatcher, watch } from 'node:fs'
+import { basename, dirname } from 'node:path'
 import { takeWithTies } from '../../model/app/machine-log.ts'
 import type { LogItem } from '../box/service/driver.ts'
 import { openServiceLog } from '../box/service/log.ts'
@@ -11,7 +12,7 @@ const chunkBytes = 256 * 1024
 const pollMs = 500
 
 export async function readMachineLog(directory: string, lines: number): Promise<LogLine[]> {
-  const reader = await openServiceLog(directory).fromBefore(lines)
+  const reader = await openServiceLog(dirname(directory), basename(directory)).fromBefore(lines)
   const found: LogLine[] = []
   try {
     // The bound ends the loop for a machine that prints faster than this reads.
@@ -27,7 +28,7 @@ export async function readMachineLog(directory: string, lines: number): Promise<
 
 /** Reads lines after this time, oldest first: `lines` of them, and those with the same time as the last. */
 export async function readMachineLogAfter(directory: string, afterMs: number, lines: number): Promise<LogLine[]> {
-  const reader = await openServiceLog(directory).fromTime(afterMs)
+  const reader = await openServiceLog(dirname(directory), basename(directory)).fromTime(afterMs)
   const found: LogLine[] = []
   try {
     for (let items = await reader.read(chunkBytes); items.length > 0; items = await reader.read(chunkBytes)) {
@@ -45,7 +46,7 @@ export async function* followMachineLog(
   lines: number,
   signal: AbortSignal,
 ): AsyncGenerator<LogLine> {
-  const log = openServiceLog(directory)
+  const log = openServiceLog(dirname(directory), basename(directory))
   const changes = watchLog(directory, signal)
   const reader = lines > 0 ? await log.fromBefore(lines) : log.fromNow()
   try {

@@ -1,11 +1,17 @@
 // Lists the processes of a machine with the pids that they have inside.
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync } from 'node:fs'
+import { setImmediate } from 'node:timers/promises'
 import { filterProcesses } from '../host/process-list.ts'
 import type { MachineProcessEntry } from './driver.ts'
 
 /** USER_HZ, the unit of times in /proc, which is 100 on all supported architectures. */
 const ticksPerSecond = 100
 const pageBytes = 4096
+/** A program can have megabytes of arguments. */
+const maxCommandBytes = 4096
+/** The open files that are inspected for sockets, of all processes together. */
+const maxDescriptors = 20_000
+const batchSize = 25
 
 /** Lists the pid namespace of the process `first`, without `first` itself, which belongs to the platform. */
 export async function listNamespace(first: number): Promise<MachineProcessEntry[]> {
@@ -13,10 +19,20 @@ export async function listNamespace(first: number): Promise<MachineProcessEntry[
   if (namespace === undefined) return []
   const found = await filterProcesses(({ pid }) => pid !== first && readLink(`/proc/${pid}/ns/pid`) === namespace)
   const listening = listListening(first)
-  return found.map(({ pid }) => describe(pid, listening)).filter((entry) => entry !== undefined)
+  const entries: MachineProcessEntry[] = []
+  let descriptors = maxDescriptors
+  for (const [index, { pid }] of found.entries()) {
+    // Does not block the event loop for as long as a machine with many processes would.
+    if (index % batchSize === 0) await setImmediate()
+    const links = listening.size > 0 ? listFiles(`/proc/${pid}/fd`).slice(0, descriptors) : []
+    descriptors -= links.length
+    const entry = describe(pid, links, listening)
+    if (entry) entries.push(entry)
+  }
+  return entries
 }
 
-function describe(pid: number, listening: Map<string, Socket>): MachineProcessEntry | undefined {
+function describe(pid: number, descriptors: string[], listening: Map<string, Socket>): MachineProcessEntry | undefined {
   const [stat, status, uptime] = [`/proc/${pid}/stat`, `/proc/${pid}/status`, '/proc/uptime'].map(read)
   const inner = /^NSpid:.*\t(\d+)$/m.exec(status ?? '')?.[1]
   if (stat === undefined || inner === undefined || inner === '1') return undefined
@@ -31,11 +47,11 @@ function describe(pid: number, listening: Map<string, Socket>): MachineProcessEn
     pid: Number(inner),
     stime: Math.round((system / ticksPerSecond) * 1000),
     rtime: Math.round(seconds * 1000),
-    command: (read(`/proc/${pid}/cmdline`) ?? '').split('\0').join(' ').trim() || nameOf(stat),
+    command: readStart(`/proc/${pid}/cmdline`, maxCommandBytes).split('\0').join(' ').trim() || nameOf(stat),
     directory: readLink(`/proc/${pid}/cwd`) ?? '',
     cpu: Math.round((used / seconds) * 100),
     rss: pages * pageBytes,
-    listen_sockets: socketsOf(pid, listening),
+    listen_sockets: socketsOf(pid, descriptors, listening),
   }
 }
 
@@ -75,9 +91,8 @@ function readAddress(text: string): string {
   return `[${new URL(`http://[${groups.join(':')}]`).hostname.slice(1, -1)}]:${number}`
 }
 
-function socketsOf(pid: number, listening: Map<string, Socket>): Socket[] {
-  if (listening.size === 0) return []
-  const links = listFiles(`/proc/${pid}/fd`).map((name) => readLink(`/proc/${pid}/fd/${name}`) ?? '')
+function socketsOf(pid: number, descriptors: string[], listening: Map<string, Socket>): Socket[] {
+  const links = descriptors.map((name) => readLink(`/proc/${pid}/fd/${name}`) ?? '')
   const inodes = new Set(links.map((link) => /^socket:\[(\d+)\]$/.exec(link)?.[1]))
   return [...inodes].flatMap((inode) => (inode && listening.has(inode) ? [listening.get(inode)!] : []))
 }
@@ -88,6 +103,21 @@ function read(file: string): string | undefined {
     return readFileSync(file, 'utf8')
   } catch {
     return undefined
+  }
+}
+
+/** Returns the first bytes of a file, none if it cannot be read. */
+function readStart(file: string, bytes: number): string {
+  try {
+    const descriptor = openSync(file, 'r')
+    try {
+      const buffer = Buffer.alloc(bytes)
+      return buffer.toString('utf8', 0, readSync(descriptor, buffer))
+    } finally {
+      closeSync(descriptor)
+    }
+  } catch {
+    return ''
   }
 }
 

@@ -262,7 +262,7 @@ sub run_machine {
     '--die-with-parent', '--new-session', '--seccomp', fileno $filter,
     '--cap-drop', 'ALL', $uid == 0 ? map { ('--cap-add', "CAP_$_") } capability_names() : (),
     '--hostname', $config->{hostname},
-    '--bind', 'root', '/', '--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm',
+    '--bind', 'root', '/', '--proc', '/proc', device_arguments(),
     '--perms', '0755', '--tmpfs', '/sys', (map { ('--perms', '0755', '--dir', $_) } '/sys/fs', '/sys/fs/cgroup'),
     (map { ('--ro-bind', $_->[1], "/sys/fs/cgroup$_->[0]") } @groups), '--remount-ro', '/sys',
     '--clearenv', '--setenv', 'HOME', $program->{home}[0],
@@ -309,7 +309,8 @@ sub await_reader {
   }
 }
 
-# Connects standard error to its own logger. Both outputs belong to the program's user, who may reopen them by name.
+# Connects standard error to its own logger. Both outputs belong to the program's user, who may reopen them by name. Nobody
+# else may: they could forge lines.
 sub open_output {
   my ($uid, $gid) = @_;
   open(STDIN, '<', '/dev/null');
@@ -318,7 +319,7 @@ sub open_output {
   open(STDERR, '+<', 'stderr') or die "stderr: $!\n";
   for (\*STDOUT, \*STDERR) {
     chown $uid, $gid, $_ if $> == 0;
-    chmod 0622, $_;
+    chmod 0600, $_;
   }
 }
 

@@ -28,6 +28,10 @@ export function privatePaths(home: Pick<Home, 'path'>) {
 /** Limits the DNS packets of each machine, so a flood costs the host little. */
 const maxQueryRate = '2000/second burst 2000 packets'
 
+/** Bounds what one machine can take of the host's connection tracking table. A machine has 65536 addresses to send from. */
+const maxConnections = 1024
+const machineMask = 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:0'
+
 /**
  * Renders the nftables rules. The set `networks` maps bridges to their addresses, and `sources` maps machines to the
  * addresses they may send from; loading the rules again keeps both. Packets between machines on one bridge pass
@@ -43,6 +47,8 @@ ${renderTables(privateTable(home))}${renderChains(home)}`
 function renderTables(name: string): string {
   return `table inet ${name} {
   set networks { type ifname . ipv6_addr; flags interval; }
+  set opened { type ipv6_addr; size 2048; flags dynamic; }
+  chain opening { type filter hook prerouting priority -50; policy accept; }
   chain input { type filter hook input priority -10; policy accept; }
   chain forward { type filter hook forward priority -10; policy accept; }
   chain arriving {
@@ -55,6 +61,7 @@ table bridge ${name} {
   set asks { type ifname; size 2048; flags dynamic; timeout 10s; }
   chain sending { type filter hook prerouting priority -300; policy accept; }
 }
+flush chain inet ${name} opening
 flush chain inet ${name} input
 flush chain inet ${name} forward
 flush chain inet ${name} arriving
@@ -71,6 +78,9 @@ function renderChains(home: Numbered): string {
   const queries = `ip6 daddr ${resolver} meta l4proto { tcp, udp } th dport 53`
   const neighbours = 'icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
   return `table inet ${name} {
+  chain opening {
+    iifname ${bridges} iifname . ip6 saddr @networks ct state new add @opened { ip6 saddr & ${machineMask} ct count over ${maxConnections} } drop
+  }
   chain input {
     iifname ${bridges} jump arriving
     iifname ${ports} drop

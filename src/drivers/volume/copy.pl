@@ -18,10 +18,22 @@ system('rm', '-rf', '--', $fresh);
 $SIG{$_} = sub { fail('interrupted by a signal') } for qw(TERM INT HUP);
 freeze_source() if -f $source;
 my @sparse = -f $source ? '--sparse=always' : ();
-system('cp', '-a', '--reflink=auto', @sparse, '--', $source, $fresh) == 0 or fail('the copy failed');
+system(copy_command(@sparse)) == 0 or fail('the copy failed');
 thaw();
 system('sync', '-f', $target) == 0 or fail('the copy could not be written to the disk');
 rename $fresh, "$target/$name" or fail("rename: $!");
+
+# A directory is copied while a machine may write to it, which could put a link in place of a directory at any moment. So cp
+# runs in a mount namespace with nothing but the source, the target and its own programs.
+sub copy_command {
+  my @cp = ('cp', '-a', '--reflink=auto', @_, '--');
+  my $has_bwrap = grep { -x "$_/bwrap" } split /:/, $ENV{PATH} // '';
+  return (@cp, $source, $fresh) if -f $source || !$has_bwrap;
+  my @programs = map { ('--ro-bind-try', $_, $_) } '/usr', '/bin', '/lib', '/lib64';
+  my @user = $> == 0 ? () : ('--unshare-user', '--uid', '0', '--gid', '0');
+  return ('bwrap', @programs, '--proc', '/proc', '--ro-bind', $source, '/from', '--bind', $target, '/to', @user,
+    '--unshare-pid', '--unshare-ipc', '--cap-add', 'ALL', '--die-with-parent', @cp, '/from', '/to/.new~copy');
+}
 
 sub fail {
   my ($reason) = @_;

@@ -3,6 +3,8 @@
 use strict;
 use Fcntl;
 
+require(__FILE__ =~ s{[^/]*$}{}r . '../host/untrusted.pl');
+
 # Returns the loop device of an image as major:minor.
 sub find_loop {
   my ($source) = @_;
@@ -26,14 +28,14 @@ sub open_mounted {
   return undef;
 }
 
-# Compares the device of the opened directory: processes inside could have replaced a part of the path by a link.
+# Follows no links: processes inside could have replaced a part of the path by one.
 sub open_mount {
   my ($process, $device) = @_;
   open(my $list, '<', "$process/mountinfo") or return;
   my ($line) = grep { (split / /)[2] eq $device } <$list>;
   return if !defined $line;
   my $path = (split / /, $line)[4] =~ s/\\(\d{3})/chr oct $1/egr;
-  sysopen(my $mount, "$process/root$path", O_RDONLY | O_DIRECTORY | O_NONBLOCK) or return;
+  my $mount = open_untrusted("$process/root", $path, O_RDONLY | O_DIRECTORY | O_NONBLOCK) or return;
   my $number = (stat $mount)[0];
   my ($major, $minor) = (($number >> 8) & 0xfff, ($number & 0xff) | (($number >> 12) & 0xfff00));
   return "$major:$minor" eq $device ? $mount : undef;

@@ -1,6 +1,7 @@
 // Finds where a disk image is mounted. Boxes mount it in their own mount namespaces, so the host's mount table does not
 // list it.
 import { readdirSync, readFileSync, readlinkSync, type StatsFs, statfsSync, statSync } from 'node:fs'
+import { withUntrustedDirectory } from '../host/untrusted-file.ts'
 
 /** Returns the loop device of the image as major:minor. */
 export function findLoop(image: string): string | undefined {
@@ -30,12 +31,15 @@ function statInNamespace(pid: string, device: string): StatsFs | undefined {
   const lines = (readQuietly(`/proc/${pid}/mountinfo`) ?? '').split('\n').map((line) => line.split(' '))
   const mountPoint = lines.find((words) => words[2] === device)?.[4]
   if (mountPoint === undefined) return undefined
-  const path = `/proc/${pid}/root${mountPoint.replaceAll(/\\(\d{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)))}`
+  const path = mountPoint
+    .slice(1)
+    .replaceAll(/\\(\d{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)))
   try {
-    // Processes inside could have replaced a part of the path by a link, so the device is compared.
-    return statSync(path).dev === deviceNumber(device) ? statfsSync(path) : undefined
+    return withUntrustedDirectory(`/proc/${pid}/root`, path, (directory) =>
+      statSync(directory).dev === deviceNumber(device) ? statfsSync(directory) : undefined,
+    )
   } catch {
-    return undefined
+    return undefined // mounted at the root of the namespace, or the process has ended
   }
 }
 

@@ -5,8 +5,9 @@ import { ensureDirectory } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { run } from '../../host/process.ts'
 import { findProjectMount, hasSubvolumes, storageQuota } from '../../storage/quota.ts'
+import { ensureBoxDirectory } from '../directory.ts'
 import type { BoxDriver } from '../driver.ts'
-import { type BoxPaths, boxPaths } from '../paths.ts'
+import { type BoxPaths, boxPaths, boxUid } from '../paths.ts'
 
 export const subvolume = 'layer'
 
@@ -34,28 +35,29 @@ export function withSubvolumes(boxes: BoxDriver, home: Home): BoxDriver {
     isolation: async () => ({ ...(await boxes.isolation()), limitsStorage: await quota.isPossible() }),
     async ensureBox(spec) {
       const paths = boxPaths(home, spec.id)
-      await ensureSubvolume(home, paths)
+      const uid = boxUid(home, spec.slot)
+      await ensureSubvolume(home, paths, uid)
       const bytes = spec.storageGb === undefined ? undefined : Math.round(spec.storageGb * 1024 ** 3)
       const layer = `${paths.directory}/${subvolume}`
       if (existsSync(layer)) await quota.ensureLimit(layer, bytes)
-      else if (findProjectMount(home.path)) await quota.ensureLimit(paths.directory, bytes, ensureLayers(paths))
+      else if (findProjectMount(home.path)) await quota.ensureLimit(paths.directory, bytes, ensureLayers(paths, uid))
       return boxes.ensureBox(spec)
     },
   }
 }
 
 /** The driver of boxes sets modes and owners. */
-function ensureLayers({ directory, upper, work, upperUsr, workUsr }: BoxPaths): string[] {
-  ensureDirectory(directory, { mode: 0o711 })
+function ensureLayers({ directory, upper, work, upperUsr, workUsr }: BoxPaths, uid: number | undefined): string[] {
+  ensureBoxDirectory(directory, uid)
   const layers = [upper, work, upperUsr, workUsr]
   for (const layer of layers) mkdirSync(layer, { recursive: true })
   return layers
 }
 
 /** The layers keep their usual paths as links into the subvolume. */
-async function ensureSubvolume(home: Home, paths: BoxPaths): Promise<void> {
+async function ensureSubvolume(home: Home, paths: BoxPaths, uid: number | undefined): Promise<void> {
   if (existsSync(paths.workUsr) || !hasSubvolumes(home.path)) return
-  ensureDirectory(paths.directory, { mode: 0o711 })
+  ensureBoxDirectory(paths.directory, uid)
   const layer = `${paths.directory}/${subvolume}`
   if (!existsSync(layer)) {
     const fresh = `${paths.directory}/.new~${subvolume}`

@@ -1,21 +1,11 @@
 // The files of services: definitions, which the box can read but not change, and directories that the box writes.
-import {
-  chmodSync,
-  chownSync,
-  existsSync,
-  lstatSync,
-  mkdirSync,
-  renameSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
-import { dirname } from 'node:path'
+import { chmodSync, chownSync, lstatSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { basename, dirname } from 'node:path'
 import type { BoxImage } from '../../../model/sandbox/box.ts'
 import { type ServiceDefinition, startLevels } from '../../../model/sandbox/service.ts'
 import { ensureDirectory, temporaryPath } from '../../host/atomic-file.ts'
-import { readTextIfPresent } from '../../host/file.ts'
 import { shellQuote } from '../../host/shell.ts'
+import { ensureUntrustedDirectory, readUntrustedFile, withUntrustedDirectory } from '../../host/untrusted-file.ts'
 import { readIsolationMode } from '../disk.ts'
 import { boxPath, defaultEnvironment } from '../enter/enter.ts'
 import { type BoxPaths, innerPathsOf, type ScriptPaths } from '../paths.ts'
@@ -51,12 +41,15 @@ export function scannedEntries(name: string): string[] {
 export function ensureFiles(box: ServiceBox, { definition, environment, down }: ServiceSettings): void {
   const { name } = definition
   const inner = scriptPaths(box)
-  for (const stream of ['stdout', 'stderr']) ensureLeaf(box, `${box.paths.log}/${name}/${stream}`)
+  ensureUntrustedDirectory(box.paths.log, name, { mode: 0o755 })
+  for (const stream of ['stdout', 'stderr'])
+    ensureUntrustedDirectory(box.paths.log, `${name}/${stream}`, { mode: 0o755, uid: box.uid })
   ensureEntry(box, errorLogName(name), renderErrorLog(name, inner), [''])
   const variables = { ...defaultEnvironment(inner.home, box.image), ...environment }
   const files = { ...renderService(definition, variables, inner), ...(down && { down: '' }) }
   ensureEntry(box, name, files, ['', '/log'], ['state'])
-  if (!definition.health) rmSync(`${box.paths.run}/${name}/health`, { force: true })
+  if (!definition.health)
+    withUntrustedDirectory(box.paths.run, name, (directory) => rmSync(`${directory}/health`, { force: true }))
   markDown(box, name, down)
 }
 
@@ -65,12 +58,6 @@ function scriptPaths({ paths, image }: ServiceBox): ScriptPaths {
   const dir = image?.workingDir || inner.home
   if (image) return { ...inner, dir, shell: `${toolPath}/sh`, path: toolPath, prefix: `${toolPath}/` }
   return { ...inner, dir, shell: '/bin/sh', path: boxPath, prefix: '' }
-}
-
-function ensureLeaf({ uid }: ServiceBox, leaf: string): void {
-  if (existsSync(leaf)) return
-  ensureDirectory(dirname(leaf), { mode: 0o755 })
-  ensureDirectory(leaf, { mode: 0o755, uid })
 }
 
 /**
@@ -87,10 +74,8 @@ function ensureEntry(
 ): void {
   const { paths } = box
   const directory = `${paths.run}/${name}`
-  if (existsSync(directory)) {
-    for (const [file, text] of Object.entries(files)) {
-      if (readTextIfPresent(`${directory}/${file}`) !== text) replaceFile(box, `${directory}/${file}`, text)
-    }
+  if (lstatSync(directory, { throwIfNoEntry: false })) {
+    for (const [file, text] of Object.entries(files)) replaceFile(box, paths.run, `${name}/${file}`, text)
   } else
     makeEntry(box, directory, files, [
       ...leaves,
@@ -101,7 +86,8 @@ function ensureEntry(
 }
 
 function makeEntry(box: ServiceBox, directory: string, files: ServiceFiles, leaves: string[]): void {
-  const fresh = temporaryPath(dirname(directory))
+  // Made where the box cannot see it.
+  const fresh = temporaryPath(box.paths.directory)
   try {
     for (const path of new Set([...leaves, ...Object.keys(files)].map((part) => dirname(`${fresh}/${part}`)))) {
       mkdirSync(path, { recursive: true })
@@ -127,24 +113,27 @@ function writeHostFile(box: ServiceBox, file: string, text: string): void {
   allowReading(box, file, text.startsWith('#!') ? 0o750 : 0o640)
 }
 
-function replaceFile(box: ServiceBox, file: string, text: string): void {
-  const fresh = temporaryPath(dirname(file))
-  writeHostFile(box, fresh, text)
-  renameSync(fresh, file)
+/** Replaces a file whose content differs. Without root, the box could replace the directories on the way. */
+function replaceFile(box: ServiceBox, root: string, path: string, text: string): void {
+  if (readUntrustedFile(root, path, Buffer.byteLength(text))?.toString() === text) return
+  const isDone = withUntrustedDirectory(root, dirname(path), (directory) => {
+    const fresh = temporaryPath(directory)
+    writeHostFile(box, fresh, text)
+    renameSync(fresh, `${directory}/${basename(path)}`)
+    return true
+  })
+  if (!isDone) throw new Error(`${root}/${dirname(path)} is not a directory`)
 }
 
 /** Sets whether s6 starts the service by itself, also when the box starts again. */
 export function markDown(box: ServiceBox, name: string, down: boolean): void {
-  const file = `${box.paths.run}/${name}/down`
-  if (!down) rmSync(file, { force: true })
-  else if (!existsSync(file)) writeHostFile(box, file, '')
+  if (down) replaceFile(box, box.paths.run, `${name}/down`, '')
+  else withUntrustedDirectory(box.paths.run, name, (directory) => rmSync(`${directory}/down`, { force: true }))
 }
 
 /** Sets the time after which a stop sends SIGKILL. s6 reads it at each stop. */
 export function setStopTimeout(box: ServiceBox, name: string, timeoutMs: number): void {
-  const file = `${box.paths.run}/${name}/timeout-kill`
-  const text = `${Math.max(1, Math.ceil(timeoutMs))}\n`
-  if (readTextIfPresent(file) !== text) replaceFile(box, file, text)
+  replaceFile(box, box.paths.run, `${name}/timeout-kill`, `${Math.max(1, Math.ceil(timeoutMs))}\n`)
 }
 
 /** Writes the script that stops services in reverse order of their dependencies when the box stops. */
@@ -163,10 +152,11 @@ export function ensureShutdown(box: ServiceBox, services: readonly ServiceDefini
     `cd ${shellQuote(inner.service)}`,
     ...steps,
   ]
-  const script = `${paths.service}/.shutdown`
   const text = `${[...lines, 'exec s6-svscanctl -t .'].join('\n')}\n`
-  if (readTextIfPresent(script) !== text) replaceFile(box, script, text)
+  replaceFile(box, paths.directory, `${basename(paths.service)}/.shutdown`, text)
   // s6-svscan runs it instead of its default action for this signal.
-  const link = `${paths.run}/.s6-svscan/SIGTERM`
-  if (!lstatSync(link, { throwIfNoEntry: false })) symlinkSync('../../service/.shutdown', link)
+  withUntrustedDirectory(paths.run, '.s6-svscan', (directory) => {
+    const link = `${directory}/SIGTERM`
+    if (!lstatSync(link, { throwIfNoEntry: false })) symlinkSync('../../service/.shutdown', link)
+  })
 }

@@ -1,10 +1,10 @@
 // Files of s6-log. It writes to `current` and renames it when it is full; the names of full files sort by age. The
 // directories belong to the box, so links are not followed and sizes are bounded.
-import { closeSync, constants, fstatSync, opendirSync, openSync, read } from 'node:fs'
+import { closeSync, fstatSync, read } from 'node:fs'
 import { promisify } from 'node:util'
+import { listUntrustedDirectory, openUntrustedFile } from '../../host/untrusted-file.ts'
 
 const readAt = promisify(read)
-const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 
 export const chunkBytes = 64 * 1024
 /** The length of `2026-11-15 05:41:29.115451138` and two spaces. */
@@ -41,40 +41,28 @@ export interface LogPosition {
   offset: number
 }
 
-export function openLogFile(path: string): LogFile | undefined {
-  let descriptor: number
-  try {
-    descriptor = openSync(path, flags)
-  } catch {
-    return undefined
-  }
-  const found = fstatSync(descriptor)
-  if (found.isFile()) return new LogFile(descriptor, found.ino)
-  closeSync(descriptor)
-  return undefined
+/** A directory of s6-log. The box may have replaced anything below the root. */
+export interface LogDirectory {
+  root: string
+  path: string
+}
+
+export function openLogFile({ root, path }: LogDirectory, name: string): LogFile | undefined {
+  const descriptor = openUntrustedFile(root, `${path}/${name}`)
+  return descriptor === undefined ? undefined : new LogFile(descriptor, fstatSync(descriptor).ino)
 }
 
 /** s6-log never makes as many; a box that puts more there gets some of them ignored. */
 const maxEntries = 1_000
+const maxFullFiles = 16
 
 /** The names of full files, oldest first. */
-export function listFullFiles(directory: string): string[] {
-  const names: string[] = []
-  try {
-    const entries = opendirSync(directory)
-    try {
-      for (let count = 0; count < maxEntries; count++) {
-        const entry = entries.readSync()
-        if (!entry) break
-        if (/^@[0-9a-f]{24}\.[su]$/.test(entry.name)) names.push(entry.name)
-      }
-    } finally {
-      entries.closeSync()
-    }
-  } catch {
-    return [] // the directory does not exist yet
-  }
-  return names.sort()
+export function listFullFiles({ root, path }: LogDirectory): string[] {
+  const names = listUntrustedDirectory(root, path, maxEntries)
+  return names
+    .filter((name) => /^@[0-9a-f]{24}\.[su]$/.test(name))
+    .sort()
+    .slice(-maxFullFiles)
 }
 
 /** Splits a line into the timestamp of s6-log and the text. Bytes that are not UTF-8 become U+FFFD. */

@@ -1,6 +1,7 @@
 import type { LogItem, LogStream } from './driver.ts'
 import {
   chunkBytes,
+  type LogDirectory,
   type LogFile,
   type LogPosition,
   listFullFiles,
@@ -13,7 +14,7 @@ import { endMark } from './script.ts'
 /** Reads one stream line by line, across rotations. */
 export class LogFollower {
   private readonly stream: LogStream
-  private readonly directory: string
+  private readonly directory: LogDirectory
   private file: LogFile | undefined
   private offset: number
   /** The beginning of a line whose end has not been read. */
@@ -24,7 +25,7 @@ export class LogFollower {
   private emptyLine: LogItem | undefined
 
   /** Starts with the oldest file unless a position is given. */
-  constructor(stream: LogStream, directory: string, start?: LogPosition) {
+  constructor(stream: LogStream, directory: LogDirectory, start?: LogPosition) {
     this.stream = stream
     this.directory = directory
     this.file = start?.file
@@ -76,19 +77,19 @@ export class LogFollower {
 
   private openOldest(): LogFile | undefined {
     const [oldest] = listFullFiles(this.directory)
-    return openLogFile(`${this.directory}/${oldest ?? 'current'}`)
+    return openLogFile(this.directory, oldest ?? 'current')
   }
 
   /** Opens the file after the present one if that has been rotated. */
   private openNext(): LogFile | undefined {
-    const current = openLogFile(`${this.directory}/current`)
+    const current = openLogFile(this.directory, 'current')
     if (!current) return undefined
     if (current.inode === this.file!.inode) {
       current.close()
       return undefined
     }
     const names = listFullFiles(this.directory)
-    const files = names.map((name) => openLogFile(`${this.directory}/${name}`)).filter((file) => file !== undefined)
+    const files = names.map((name) => openLogFile(this.directory, name)).filter((file) => file !== undefined)
     const position = files.findIndex((file) => file.inode === this.file!.inode)
     // The present file is deleted when three newer ones are full; others may have been deleted after it.
     if (position === -1 && files.length >= 3) this.items.push({ is: 'gap', stream: this.stream })

@@ -1,6 +1,7 @@
 // Finds positions in the log of one stream by the number of lines or by time.
 import {
   chunkBytes,
+  type LogDirectory,
   type LogFile,
   type LogPosition,
   listFullFiles,
@@ -13,13 +14,13 @@ import { endMark } from './script.ts'
 
 /** The position of the last `lines` lines, and how many there are if the log has fewer. */
 export async function findLastLines(
-  directory: string,
+  directory: LogDirectory,
   lines: number,
 ): Promise<{ start: LogPosition | undefined; count: number }> {
   let count = 0
   let start: LogPosition | undefined
   for (const name of newestFirst(directory)) {
-    const file = openLogFile(`${directory}/${name}`)
+    const file = openLogFile(directory, name)
     if (!file) continue
     const offsets = (await findLineOffsets(file)).slice(-(lines - count))
     start?.file.close()
@@ -31,9 +32,9 @@ export async function findLastLines(
 }
 
 /** A position before all lines that are newer than this time; undefined for the beginning of the log. */
-export async function findTime(directory: string, timeMs: number): Promise<LogPosition | undefined> {
+export async function findTime(directory: LogDirectory, timeMs: number): Promise<LogPosition | undefined> {
   for (const name of newestFirst(directory)) {
-    const file = openLogFile(`${directory}/${name}`)
+    const file = openLogFile(directory, name)
     const first = file && (await findLine(file, 0))
     if (file && first && first.timeMs <= timeMs) return { file, offset: await findOffset(file, timeMs) }
     file?.close()
@@ -41,7 +42,7 @@ export async function findTime(directory: string, timeMs: number): Promise<LogPo
   return undefined
 }
 
-function newestFirst(directory: string): string[] {
+function newestFirst(directory: LogDirectory): string[] {
   return [...listFullFiles(directory), 'current'].reverse()
 }
 

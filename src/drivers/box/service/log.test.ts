@@ -9,7 +9,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import type { LogReader } from './driver.ts'
 import { openServiceLog } from './log.ts'
@@ -61,13 +61,13 @@ test('merges both streams by time, across several files', async () => {
   rotate('stdout', 2)
   print('stderr', 'd')
   print('stdout', 'e')
-  const reader = closedAtEnd(await openServiceLog(directory).fromBefore())
+  const reader = closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromBefore())
   expect(await texts(reader)).toEqual(['a', 'b', 'c', 'd', 'e'])
   expect(await texts(reader)).toEqual([])
 })
 
 test('follows the log across rotations without losing lines', async () => {
-  const reader = closedAtEnd(openServiceLog(directory).fromNow())
+  const reader = closedAtEnd(openServiceLog(dirname(directory), basename(directory)).fromNow())
   print('stdout', '1')
   expect(await texts(reader)).toEqual(['1'])
   print('stdout', '2')
@@ -84,7 +84,7 @@ test('follows the log across rotations without losing lines', async () => {
 })
 
 test('does not return an incomplete line', async () => {
-  const reader = closedAtEnd(openServiceLog(directory).fromNow())
+  const reader = closedAtEnd(openServiceLog(dirname(directory), basename(directory)).fromNow())
   appendFileSync(`${directory}/stdout/current`, '1970-01-01 00:00:00.000000000  hal')
   expect(await texts(reader)).toEqual([])
   appendFileSync(`${directory}/stdout/current`, 'f\n')
@@ -94,7 +94,7 @@ test('does not return an incomplete line', async () => {
 test('drops one empty line before an end mark', async () => {
   print('stdout', 'last', '', '', '\x1eexited with code 3')
   print('stderr', 'no end', '\x1eexited with code 3')
-  const reader = closedAtEnd(await openServiceLog(directory).fromBefore())
+  const reader = closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromBefore())
   expect(await texts(reader)).toEqual(['last', '', 'end', 'no end', 'end'])
 })
 
@@ -110,7 +110,7 @@ test.each([
   print('stdout', 'c')
   print('stderr', 'd', '', '\x1eexited with code 0')
   print('stdout', 'e', '', '\x1eexited with code 0')
-  const reader = closedAtEnd(await openServiceLog(directory).fromBefore(lines))
+  const reader = closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromBefore(lines))
   expect((await texts(reader)).filter((text) => text !== 'end')).toEqual(expected)
 })
 
@@ -119,7 +119,7 @@ test('counts lines across many chunks and files', async () => {
     print('stdout', ...Array.from({ length: 3000 }, (_, line) => `${at} ${line} ${'x'.repeat(line % 90)}`))
     if (at < 2) rotate('stdout', at)
   }
-  const reader = closedAtEnd(await openServiceLog(directory).fromBefore(3500))
+  const reader = closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromBefore(3500))
   const found = await texts(reader)
   expect(found).toHaveLength(3500)
   expect(found[0]!.startsWith('1 2500 ')).toBe(true)
@@ -128,9 +128,9 @@ test('counts lines across many chunks and files', async () => {
 test('returns lines without a timestamp unchanged, and follows no links', async () => {
   writeFileSync(`${directory}/stdout/current`, Buffer.from('odd \xff bytes\n', 'latin1'))
   symlinkSync('/etc/passwd', `${directory}/stderr/current`)
-  const reader = closedAtEnd(await openServiceLog(directory).fromBefore())
+  const reader = closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromBefore())
   expect(await texts(reader)).toEqual(['odd � bytes'])
-  const nothing = closedAtEnd(await openServiceLog(`${directory}/absent`).fromBefore(5))
+  const nothing = closedAtEnd(await openServiceLog(directory, 'absent').fromBefore(5))
   expect(await texts(nothing)).toEqual([])
 })
 
@@ -142,11 +142,17 @@ test('finds the lines after a time in any file, without reading all earlier ones
   print('stdout', ...lines(1500, 3000))
   print('stderr', 'last')
   for (const time of [0, 1, 700, 1499, 1500, 2200, 2999]) {
-    const items = await closedAtEnd(await openServiceLog(directory).fromTime(time)).read(1e9)
+    const items = await closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromTime(time)).read(
+      1e9,
+    )
     const times = items.map((item) => (item.is === 'line' ? item.timeMs : -1))
     expect(times.filter((at) => at > time)).toEqual(Array.from({ length: 3000 - time }, (_, at) => time + 1 + at))
     expect(times.filter((at) => at <= time).length).toBeLessThan(1000)
   }
-  expect(await texts(closedAtEnd(await openServiceLog(directory).fromTime(-5)))).toHaveLength(3001)
-  expect((await texts(closedAtEnd(await openServiceLog(directory).fromTime(1e9)))).length).toBeLessThan(1000)
+  expect(
+    await texts(closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromTime(-5))),
+  ).toHaveLength(3001)
+  expect(
+    (await texts(closedAtEnd(await openServiceLog(dirname(directory), basename(directory)).fromTime(1e9)))).length,
+  ).toBeLessThan(1000)
 })

@@ -1,11 +1,15 @@
 // Reads what a service printed. Each of its two streams is a directory of s6-log.
 import type { LogItem, LogReader, LogStream, ServiceLog } from './driver.ts'
-import { chunkBytes, openLogFile, prefixBytes } from './log-file.ts'
+import { chunkBytes, type LogDirectory, openLogFile, prefixBytes } from './log-file.ts'
 import { LogFollower } from './log-follower.ts'
 import { findLastLines, findTime } from './log-search.ts'
 
-export function openServiceLog(directory: string): ServiceLog {
-  const sources = (['stdout', 'stderr'] as const).map((stream) => ({ stream, directory: `${directory}/${stream}` }))
+/** Opens the log with this name. The box may have replaced anything below the root. */
+export function openServiceLog(root: string, name: string): ServiceLog {
+  const sources = (['stdout', 'stderr'] as const).map((stream) => ({
+    stream,
+    directory: { root, path: `${name}/${stream}` },
+  }))
   return {
     fromNow: () => mergeByTime(sources.map(({ stream, directory }) => followFromEnd(stream, directory))),
     async fromBefore(lines) {
@@ -22,8 +26,8 @@ export function openServiceLog(directory: string): ServiceLog {
   }
 }
 
-function followFromEnd(stream: LogStream, directory: string): LogFollower {
-  const current = openLogFile(`${directory}/current`)
+function followFromEnd(stream: LogStream, directory: LogDirectory): LogFollower {
+  const current = openLogFile(directory, 'current')
   return new LogFollower(stream, directory, current && { file: current, offset: current.size() })
 }
 

@@ -1,10 +1,12 @@
 // Services of a box, supervised by the s6 inside it. The state files of s6 are in directories that the box can write, so
 // they are parsed as untrusted input. Commands go to s6 through its control pipes.
 import { existsSync, readdirSync, rmSync, unlinkSync } from 'node:fs'
+import { basename } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BoxSpec } from '../../../model/sandbox/box.ts'
 import type { Home } from '../../host/home.ts'
 import { emptyTrash, moveToTrash } from '../../host/trash.ts'
+import { withUntrustedDirectory } from '../../host/untrusted-file.ts'
 import type { SupervisedStatus } from '../../s6/status.ts'
 import type { BoxDriver } from '../driver.ts'
 import { boxPaths, boxUid } from '../paths.ts'
@@ -59,18 +61,26 @@ export function boxServices(host: Host): BoxServices {
       ensureFiles(boxOf(spec), { definition: service, environment, down: !service.wanted }),
     setOrder: (spec, services) => ensureShutdown(boxOf(spec), services),
     startService: (spec, name) => startService(target(spec, name)),
-    hurryService: (boxId, name) => void writePipe(runPathsOf(boxId, name).wake, '\n'),
+    hurryService: (boxId, name) => wake(runPathsOf(boxId, name)),
     stopService: (spec, name, options) => stopService(target(spec, name), options),
     signalService: (spec, name, signal) => signalService(target(spec, name), signal),
     removeService: (spec, name) => removeService(target(spec, name)),
     listDefined: (boxId) => listDefined(boxPaths(home, boxId).service),
-    openLog: (boxId, name) => openServiceLog(`${boxPaths(home, boxId).log}/${name}`),
+    openLog: (boxId, name) => openServiceLog(boxPaths(home, boxId).log, name),
   }
 }
 
 function listDefined(directory: string): string[] {
   if (!existsSync(directory)) return []
   return readdirSync(directory).filter((name) => !name.startsWith('.') && !name.includes('~'))
+}
+
+/** The control pipe of s6-svscan, relative to the run directory. */
+const scanControl = '.s6-svscan/control'
+
+/** Ends the delay before a restart. */
+function wake({ run, wake }: RunPaths): void {
+  writePipe(run, wake, '\n')
 }
 
 /** Polls with growing delays, because most changes take milliseconds and some take seconds. */
@@ -95,8 +105,7 @@ async function ensureSupervised({ box: { paths }, name }: Target): Promise<void>
   const scanUntilSupervised = () => {
     if (isSupervised()) return true
     // A box that is just starting does not read the pipe yet, so the request is repeated.
-    if (performance.now() - lastScan > rescanMs && writePipe(`${paths.run}/.s6-svscan/control`, 'a'))
-      lastScan = performance.now()
+    if (performance.now() - lastScan > rescanMs && writePipe(paths.run, scanControl, 'a')) lastScan = performance.now()
     return false
   }
   if (!(await waitFor(scanUntilSupervised, reactionMs)))
@@ -109,12 +118,12 @@ async function startService(target: Target): Promise<void> {
   await ensureSupervised(target)
   const before = isUp(readStatus(run)) ? '' : readStartId(run)
   resetRestarts(run)
-  if (!writePipe(run.control, 'u')) throw new Error(`start service ${name}: its supervisor is gone`)
+  if (!writePipe(run.run, run.control, 'u')) throw new Error(`start service ${name}: its supervisor is gone`)
   const hasStarted = () => {
     const status = readStatus(run)
     if (!status || readStartId(run) !== before || isUp(status)) return true
     // Its finish script waits before the next start.
-    if (status.finishing) writePipe(run.wake, '\n')
+    if (status.finishing) wake(run)
     return false
   }
   if (!(await waitFor(hasStarted, reactionMs))) throw new Error(`start service ${name}: it was not started`)
@@ -124,9 +133,9 @@ function isUp(status: SupervisedStatus | undefined): boolean {
   return status !== undefined && status.pid !== 0 && !status.finishing
 }
 
-function resetRestarts({ restarts }: RunPaths): void {
+function resetRestarts({ run, state, restarts }: RunPaths): void {
   try {
-    unlinkSync(restarts)
+    withUntrustedDirectory(run, state, (directory) => unlinkSync(`${directory}/${basename(restarts)}`))
   } catch {
     // The file does not exist, or the box replaced it by a directory, which the finish script does not read either.
   }
@@ -144,10 +153,10 @@ async function stopService(
   if (!existsSync(`${box.paths.run}/${name}`)) return
   if (stay) markDown(box, name, true)
   setStopTimeout(box, name, timeoutMs)
-  if (!writePipe(run.control, 'd')) return
+  if (!writePipe(run.run, run.control, 'd')) return
   const isDown = () => {
     const status = readStatus(run)
-    if (status?.finishing) writePipe(run.wake, '\n')
+    if (status?.finishing) wake(run)
     return status === undefined || status.pid === 0
   }
   if (await waitFor(isDown, promptMs)) return
@@ -189,7 +198,7 @@ async function signalService({ host, spec, run }: Target, signal: number): Promi
   const found = inspectProcess(run, false)
   if (found.is !== 'up' || found.begunAtMs === undefined) return false
   const letter = controlLetters[signal]
-  if (letter) return writePipe(run.control, letter)
+  if (letter) return writePipe(run.run, run.control, letter)
   const argv: [string, ...string[]] = [shellOf(spec), '-c', 'kill "-$1" "$2"', 'sh', String(signal), String(found.pid)]
   const child = host.boxes.spawnInBox(spec, { argv, dir: '/' })
   return new Promise((resolve, reject) => {
@@ -211,11 +220,11 @@ async function removeService(target: Target): Promise<void> {
 
 async function endSupervision(runDirectory: string, name: string): Promise<void> {
   const parts: RunPaths[] = supervisedParts(name).map((part) => runPaths(runDirectory, part))
-  const hasEnded = () => !parts.some((part) => writePipe(part.control))
+  const hasEnded = () => !parts.some((part) => writePipe(part.run, part.control))
   if (hasEnded()) return
-  writePipe(`${runDirectory}/.s6-svscan/control`, 'an')
+  writePipe(runDirectory, scanControl, 'an')
   if (await waitFor(hasEnded, 1_000)) return
   // They were started by an earlier s6-svscan, so the present one does not know them.
-  for (const part of parts) writePipe(part.control, 'xd')
+  for (const part of parts) writePipe(part.run, part.control, 'xd')
   if (!(await waitFor(hasEnded, reactionMs))) throw new Error(`end the supervision of service ${name}`)
 }

@@ -13,7 +13,7 @@ import {
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { exitCodeOf, inspectProcess, readStatus, readUntrustedFile, runPaths, writePipe } from './status.ts'
+import { exitCodeOf, inspectProcess, readStateFile, readStatus, runPaths, writePipe } from './status.ts'
 
 let directory: string
 beforeEach(() => {
@@ -30,12 +30,12 @@ const statusFiles = {
 
 test.each(Object.entries(statusFiles))('the status file of %s is read while its supervisor runs', (_, hex) => {
   const paths = runPaths(directory, 'web')
-  mkdirSync(dirname(paths.status), { recursive: true })
-  execFileSync('mkfifo', [paths.control])
-  writeFileSync(paths.status, Buffer.from(hex, 'hex'))
+  mkdirSync(dirname(join(directory, paths.status)), { recursive: true })
+  execFileSync('mkfifo', [join(directory, paths.control)])
+  writeFileSync(join(directory, paths.status), Buffer.from(hex, 'hex'))
   expect(readStatus(paths)).toBeUndefined()
   // A supervisor holds its control pipe open for reading.
-  const reader = openSync(paths.control, constants.O_RDWR)
+  const reader = openSync(join(directory, paths.control), constants.O_RDWR)
   try {
     expect(readStatus(paths)).toMatchObject({ pid: 8367, wanted: true, ready: true })
     expect(inspectProcess(paths, false)).toMatchObject({ is: 'up', pid: 8367, restarts: 0 })
@@ -50,21 +50,23 @@ test('the exit code of a signal is 128 plus its number', () => {
 
 test('only the first bytes of regular files are read, and symlinks are not followed', () => {
   writeFileSync(`${directory}/long`, 'x'.repeat(100_000))
-  expect(readUntrustedFile(`${directory}/long`)!.bytes.length).toBe(1024)
+  expect(readStateFile(directory, 'long')!.bytes.length).toBe(1024)
   symlinkSync('/etc/passwd', `${directory}/link`)
   mkdirSync(`${directory}/directory`)
-  for (const name of ['link', 'directory', 'absent']) expect(readUntrustedFile(`${directory}/${name}`)).toBeUndefined()
+  for (const name of ['link', 'directory', 'absent']) expect(readStateFile(directory, name)).toBeUndefined()
   utimesSync(`${directory}/long`, 1, 1)
-  expect(readUntrustedFile(`${directory}/long`)!.changedAtMs).toBe(1000)
+  expect(readStateFile(directory, 'long')!.changedAtMs).toBe(1000)
 })
 
 test('only pipes are written to', () => {
   writeFileSync(`${directory}/file`, '')
   symlinkSync('file', `${directory}/link`)
-  for (const name of ['file', 'link', 'absent']) expect(writePipe(`${directory}/${name}`, 'u')).toBe(false)
-  expect(readUntrustedFile(`${directory}/file`)!.bytes.length).toBe(0)
+  for (const name of ['file', 'link', 'absent']) expect(writePipe(directory, name, 'u')).toBe(false)
+  expect(readStateFile(directory, 'file')!.bytes.length).toBe(0)
 })
 
 test('every file of a service is in its directory', () => {
-  expect(Object.values(runPaths('/r', 'web')).every((path) => path.startsWith('/r/web/'))).toBe(true)
+  const { run, ...paths } = runPaths('/r', 'web')
+  expect(run).toBe('/r')
+  expect(Object.values(paths).every((path) => path.startsWith('web/'))).toBe(true)
 })
