@@ -3,6 +3,7 @@ import { execFile, spawn } from 'node:child_process'
 import { chownSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { findConfined } from '../src/drivers/confine/confine.ts'
 import { endChild, freePort, ownDirectory, plainEnvironment, until } from './child.ts'
 import {
   askOnce,
@@ -109,14 +110,14 @@ export async function startCopy(host: ClusterHost, cluster: Cluster): Promise<nu
   const from = ['-h', cluster.sockets, '-p', String(cluster.directPort), '-U', 'postgres']
   await timeProgram(`${cluster.tools}/pg_basebackup`, ['-D', data, '-X', 'stream', '-c', 'fast', ...from])
   await timeProgram('chown', ['-R', `${cluster.uid}:${cluster.uid}`, data])
-  const changed = { port: String(port), unix_socket_directories: directory }
+  const changed = { port: String(port), unix_socket_directories: directory, listen_addresses: '127.0.0.1' }
   await startServer(scope, cluster.bin, serverArguments(cluster, data, changed), data, cluster.uid)
   await settle(host)
   return port
 }
 
 export function serverArguments(cluster: Cluster, data: string, changed: Record<string, string>): string[] {
-  const [pid] = readFileSync(`${cluster.data}/postmaster.pid`, 'utf8').split('\n')
+  const pid = findConfined(Number(readFileSync(`${cluster.directory}/pid`, 'utf8')), 'postgres')
   const given = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').slice(1, -1)
   const settings = given.filter(
     (word, index) => index > 0 && given[index - 1] === '-c' && !(word.split('=')[0]! in changed),
