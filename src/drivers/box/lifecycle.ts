@@ -9,7 +9,7 @@ import { cgroupName } from '../host/cgroup.ts'
 import type { CgroupDriver } from '../host/driver.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
-import { findCommand, isRoot } from '../host/process.ts'
+import { findCommand } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import type { ImageStore } from '../image/driver.ts'
@@ -21,7 +21,7 @@ import { findCommandPath, findCommandPid, signalCommand } from './enter/command.
 import { type Entrance, enterRequest, renderEntry } from './enter/enter.ts'
 import { startHelper } from './enter/helper.ts'
 import { enterSpares } from './enter/spare.ts'
-import { boxNetwork, ensureRules, removeLink } from './network.ts'
+import { boxNetwork, ensureRules, removeBoxNetwork } from './network.ts'
 import { type BoxPaths, boxPaths, boxUid, innerPathsOf } from './paths.ts'
 import { ensurePolicy, policiesPossible, removePolicy } from './policy.ts'
 import { readPorts } from './port.ts'
@@ -194,7 +194,7 @@ async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec):
   const paths = boxPaths(home, spec.id)
   await supervisor.removeService(paths.supervisedName)
   await removePolicy({ home, supervisor }, spec)
-  if (isRoot()) await removeLink(boxNetwork(home, spec.slot).link)
+  await removeBoxNetwork(home, spec.slot)
   await cgroups.removeCgroup(cgroupOf(home, spec.id))
   await openForRemoval(paths)
   moveToTrash(home, paths.directory)

@@ -144,6 +144,17 @@ export async function removeLink(link: string): Promise<void> {
   })
 }
 
+/** Removes what the network of a box has left on the host. */
+export async function removeBoxNetwork(home: Home, slot: number): Promise<void> {
+  if (!isRoot()) return
+  const { link } = boxNetwork(home, slot)
+  await removeLink(link)
+  if (!commandExists('nft')) return
+  // There is no element if the box has opened no connection.
+  const element = `inet ${networkTable(home)} opened { "${link}" }`
+  await run('nft', ['delete', 'element', ...element.split(' ')]).catch(() => undefined)
+}
+
 /** Removes the nftables table, the interfaces of boxes and the private networks of a home. */
 export async function removeNetwork(home: Home): Promise<void> {
   if (!isRoot() || !commandExists('nft') || !commandExists('ip')) return

@@ -4,10 +4,9 @@ import type { StopOptions } from '../../model/app/machine-spec.ts'
 import { waitUntil } from '../../model/poll.ts'
 import { readSignal } from '../../model/signal.ts'
 import { openForRemoval } from '../box/disk.ts'
-import { boxNetwork, removeLink } from '../box/network.ts'
+import { removeBoxNetwork } from '../box/network.ts'
 import { findReaper } from '../box/process.ts'
 import { isFrozen, removeFreezer, thaw } from '../host/cgroup-freezer.ts'
-import { isRoot } from '../host/process.ts'
 import { findProcess, killProcess } from '../host/process-list.ts'
 import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import { removeUnusedBridges } from '../network/private.ts'
@@ -84,7 +83,7 @@ export async function removeMachine(host: MachineHost, id: string, slot: number)
   const paths = machinePaths(home, id)
   await killMachine(host, id)
   for (const name of [paths.supervisedName, paths.errorLogName]) await supervisor.removeService(name)
-  if (isRoot()) await removeLink(boxNetwork(home, slot).link)
+  await removeBoxNetwork(home, slot)
   await removeUnusedBridges(home)
   const freezer = readFreezer(paths)
   await cgroups.removeCgroup(groupName(home, id))

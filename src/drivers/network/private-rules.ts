@@ -28,9 +28,12 @@ export function privatePaths(home: Pick<Home, 'path'>) {
 /** Limits the DNS packets of each machine, so a flood costs the host little. */
 const maxQueryRate = '2000/second burst 2000 packets'
 
-/** Bounds what one machine can take of the host's connection tracking table. A machine has 65536 addresses to send from. */
+/**
+ * Bounds what one machine can take of the host's connection tracking table. A machine has 65536 addresses to send from,
+ * which have its slot in common.
+ */
 const maxConnections = 1024
-const machineMask = 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:0'
+const slotMask = '::ffff:0'
 
 /**
  * Renders the nftables rules. The set `networks` maps bridges to their addresses, and `sources` maps machines to the
@@ -79,7 +82,7 @@ function renderChains(home: Numbered): string {
   const neighbours = 'icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
   return `table inet ${name} {
   chain opening {
-    iifname ${bridges} iifname . ip6 saddr @networks ct state new add @opened { ip6 saddr & ${machineMask} ct count over ${maxConnections} } drop
+    iifname ${bridges} iifname . ip6 saddr @networks ct state new add @opened { ip6 saddr & ${slotMask} ct count over ${maxConnections} } drop
   }
   chain input {
     iifname ${bridges} jump arriving
