@@ -12,9 +12,8 @@ const program = new URL('../support/tenant/access.pl', import.meta.url).pathname
 let machine: string
 let user: number
 
-/** Programs, settings without secrets, and the addresses of the platform. */
-const shared =
-  /^\/(toolchain(\/.*)?|ca\/ca\.crt|run\/addresses\.json|clusters\/[^/]+\/(\w+\.conf|pooler\/pgbouncer\.ini))$/
+/** Programs, and the addresses of the platform. */
+const shared = /^\/(toolchain(\/.*)?|ca\/ca\.crt|run\/addresses\.json)$/
 /** Where every client of the host connects to, with a password or a token. */
 const sockets = /^\/run\/[^/]+\/\.s\.PGSQL\.\d+$/
 

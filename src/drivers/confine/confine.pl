@@ -66,7 +66,9 @@ sub take_lock {
 
 sub record_pid {
   my ($file) = @_;
+  umask 077;
   write_file("$file.new", getppid() . "\n") && rename("$file.new", $file) or die "$file: $!\n";
+  umask 022;
 }
 
 sub network_socket {

@@ -23,7 +23,7 @@ import { clusterSettings, renderAccess, renderIdentities, renderSettings, splitS
 import { sqlAdmin } from './sql/admin.ts'
 import { openConnections, probe, writeConnection } from './sql/connection.ts'
 import { hasLibrary } from './toolchain/tools.ts'
-import { type ClusterUsers, clusterUsers } from './users.ts'
+import { type ClusterUsers, clusterUsers, sharedWithServer } from './users.ts'
 
 const stopSeconds = 60
 const logLines = 20
@@ -111,7 +111,7 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
 function prepareDirectories(paths: ClusterPaths, users: ClusterUsers, isConfined: boolean): void {
   const owner = isConfined ? { uid: users.server && 0, gid: users.server?.gid } : { uid: users.server?.uid }
   ensureDirectory(paths.sockets, { mode: isConfined ? 0o710 : 0o700, ...owner })
-  ensureDirectory(paths.configuration, { mode: 0o755 })
+  ensureDirectory(paths.configuration, sharedWithServer(users))
   ensureFile(paths.lock, '', { mode: 0o600 })
 }
 

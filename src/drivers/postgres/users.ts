@@ -2,6 +2,7 @@
 // which knows a password of the platform, and the keeper, which writes the backups and the archive.
 import { userInfo } from 'node:os'
 import { canConfine } from '../confine/probe.ts'
+import type { Ownership } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot } from '../host/process.ts'
 
@@ -42,6 +43,11 @@ export async function clusterUsers(uid: number | undefined): Promise<ClusterUser
     trusted: ['root', 'keeper'],
     names: { root: 0, server: uid, keeper: keeper.uid },
   }
+}
+
+/** For directories that the group of the server may enter, in which its pooler is too. */
+export function sharedWithServer({ server }: ClusterUsers): Ownership {
+  return server ? { mode: 0o750, uid: 0, gid: server.gid } : { mode: 0o700 }
 }
 
 /** The user of jobs that read files of several clusters, for which they keep a capability; undefined without root. */

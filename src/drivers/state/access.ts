@@ -19,12 +19,12 @@ export interface AccessFiles {
   isChanged: boolean
 }
 
-export function ensureAccessFiles(home: Pick<Home, 'state'>): AccessFiles {
+export function ensureAccessFiles(home: Pick<Home, 'state' | 'uidStart'>): AccessFiles {
   const user = findUserName()
   if (user === undefined) throw new Error(`user ${process.getuid?.()} has no name, which PostgreSQL needs to know it`)
   const directory = `${home.state}/access`
   const files = { hbaFile: `${directory}/pg_hba.conf`, identFile: `${directory}/pg_ident.conf` }
-  ensureDirectory(directory, { mode: 0o755 })
+  ensureDirectory(directory, isRoot() ? { mode: 0o750, uid: 0, gid: home.uidStart } : { mode: 0o700 })
   const written = [
     ensureFile(files.hbaFile, hbaText(isRoot()), { mode: 0o644 }),
     ensureFile(files.identFile, identText(user, isRoot()), { mode: 0o644 }),

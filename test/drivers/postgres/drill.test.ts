@@ -1,24 +1,19 @@
-import { chmodSync, closeSync, existsSync, globSync, openSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, existsSync, globSync, openSync, rmSync, writeSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { drillDriver } from '../../../src/drivers/postgres/drill/drill.ts'
 import type { DrillDriver } from '../../../src/drivers/postgres/drill/driver.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
 import { ask, type ClusterBench, openBench, type TestCluster, untilReady } from '../../support/cluster.ts'
-import { removeDirectory } from '../../support/directory.ts'
-import { temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 
 describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (major: PostgresMajor) => {
   let bench: ClusterBench
   let drills: DrillDriver
   let cluster: TestCluster
-  let outside: string
 
   beforeAll(async () => {
     bench = await openBench()
-    outside = temporaryDirectory()
-    chmodSync(outside, 0o777)
     drills = drillDriver({ home: bench.home, jobs: jobDriver(bench.supervisor) })
     cluster = await bench.startCluster(major)
     await ask(
@@ -30,7 +25,6 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
 
   afterAll(async () => {
     await bench.remove()
-    await removeDirectory(outside)
   })
 
   const spec = (query: string | null = null) => ({ ...cluster.spec, query })
@@ -80,7 +74,8 @@ describe.each(['16', '17'] as const)('the checks of a drill of PostgreSQL %s', (
     await bench.postgres.ensureRunning(cluster.id, cluster.spec)
     await untilReady(bench.postgres, cluster.id)
     const tenant = (sql: string) => ask(cluster.spec.port, sql)
-    const mark = `${outside}/escaped`
+    // Where the server can write, so that an escape would be noticed.
+    const mark = `${bench.home.path}/clusters/${cluster.id}/data/escaped`
     await bench.postgres.databases.create(cluster.id, 'two\nlines')
     await tenant(
       `create schema "a ""check"""; create table public.ran (who text);

@@ -568,7 +568,9 @@ test.runIf(canRunAs(nobody))('works for an ordinary user', async () => {
         () => false,
       ),
     )
-    expect(readFileSync(`${path}/h/clusters/ordinaryordinary/pg_hba.conf`, 'utf8')).toContain('scram-sha-256')
+    expect(readFileSync(`${path}/h/clusters/ordinaryordinary/configuration/pg_hba.conf`, 'utf8')).toContain(
+      'scram-sha-256',
+    )
   } finally {
     await removeTemporaryHome(`${path}/h`)
     await removeTemporaryHome(path)

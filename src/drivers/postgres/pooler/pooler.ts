@@ -21,7 +21,7 @@ import type { SqlClient } from '../sql/driver.ts'
 import { poolerUser, superuser } from '../sql/platform-role.ts'
 import { quoteLiteral } from '../sql/quote.ts'
 import { scramVerifier } from '../sql/scram.ts'
-import { clusterUsers } from '../users.ts'
+import { clusterUsers, sharedWithServer } from '../users.ts'
 import { queryConsole, userFile } from './console.ts'
 import type { PoolerDriver } from './driver.ts'
 import { endPooledSessions } from './session.ts'
@@ -64,8 +64,8 @@ async function ensurePooler(parts: PoolerParts, id: string, spec: PoolerSpec): P
   if (pgbouncer === undefined) throw new Error('PgBouncer is not installed: apt-get install pgbouncer')
   const paths = clusterPaths(home, id)
   const file = `${paths.pooler}/pgbouncer.ini`
-  ensureDirectory(paths.pooler, { mode: 0o711 })
   const users = await clusterUsers(spec.uid)
+  ensureDirectory(paths.pooler, sharedWithServer(users))
   await ensurePassword(parts, id, users.pooler?.uid)
   const published = await publishedAddresses(spec.listen, spec.port)
   const listen = (await canConfine()) ? replacedAddresses(published).join(',') : spec.listen
