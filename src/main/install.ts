@@ -203,6 +203,7 @@ function renderSecrets(config: Config, { environment }: InstallOptions): string 
   const values: Record<string, string | undefined> = {
     BERTH_TOKEN: config.token,
     BERTH_DATABASE_URL: config.databaseUrl,
+    BERTH_EDGE_DATABASE_URL: config.edgeDatabaseUrl,
   }
   const lines = describeConfig(environment)
     .filter(({ name, set }) => set && isSecret(name))

@@ -1,6 +1,16 @@
 // Homes that are moved to a storage pool with the command line.
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
-import { chownSync, linkSync, mkdirSync, readFileSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  linkSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { temporaryDirectory } from './temporary-home.ts'
 
 const launcher = new URL('../../berth', import.meta.url).pathname
@@ -59,6 +69,7 @@ export function fillHome(home: string, megabytes = 8): void {
     'run/control',
   ])
     mkdirSync(`${home}/${name}`, { recursive: true })
+  chmodSync(`${home}/run/control`, 0o700)
   const content = Buffer.alloc(1024 ** 2, 'x')
   for (let nth = 0; nth < megabytes; nth++) {
     content.write(`${nth}`)

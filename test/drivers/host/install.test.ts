@@ -74,6 +74,7 @@ describe('the units', () => {
       BERTH_SANDBOX_LISTEN: '127.0.0.1:2',
       BERTH_TOKEN: token,
       BERTH_DATABASE_URL: 'postgresql://u:secret@db/x',
+      BERTH_EDGE_DATABASE_URL: 'postgresql://edge:secret@db/x',
       BERTH_TLS_CERT: '/etc/cert.pem',
       BERTH_TLS_KEY: '/etc/key.pem',
       BERTH_INSECURE: 'on',

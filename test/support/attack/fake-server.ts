@@ -95,8 +95,8 @@ function answer(query: string, members: Member[], archive: string): Buffer {
     packet('d', 'm'),
     packet('d', 'd', '{ "PostgreSQL-Backup-Manifest-Version": 2, "Files": [], "WAL-Ranges": [] }'),
     packet('c'),
-    complete,
     row('0/2000100', '1'),
+    complete,
     ready,
   ])
 }
