@@ -38,7 +38,8 @@ export function serverConfinement(
 ): Confinement {
   return {
     user: users.server,
-    readable: [...programPaths(toolchain), paths.configuration, paths.tls],
+    // Without the client programs, which may be unpacked later: another definition would restart the server.
+    readable: [...visiblePaths(toolchain.bin, toolchain.share), paths.configuration, paths.tls],
     writable: [paths.data],
     names: users.names,
     listen: published,
@@ -53,9 +54,14 @@ export function clientConfinement(paths: ClusterPaths, user: User | undefined, t
   return { user, readable: [...programPaths(toolchain), paths.sockets] }
 }
 
-/** The directories of an installation. Those below /usr are visible anyway. */
+/** The directories of an installation with its client programs, which must exist. */
 export function programPaths({ bin, tools, share }: Toolchain): string[] {
-  const directories = [bin, tools, share].filter(existsSync).map((path) => dirname(realpathSync(path)))
+  return visiblePaths(bin, tools, share)
+}
+
+/** Directories below /usr are visible anyway. */
+function visiblePaths(...paths: string[]): string[] {
+  const directories = paths.map((path) => dirname(realpathSync(path)))
   return [...new Set(directories)].filter((path) => path !== '/' && !`${path}/`.startsWith('/usr/'))
 }
 

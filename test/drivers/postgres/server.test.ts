@@ -484,6 +484,18 @@ test('reports why a server does not start', async () => {
   await bench.postgres.remove(id)
 })
 
+test('does not restart when the client programs are unpacked after its start', async () => {
+  const { id, spec } = await bench.newCluster('17')
+  const later = { ...spec, toolchain: { ...spec.toolchain, tools: `${bench.home.path}/later/bin` } }
+  await bench.postgres.ensureData(id, later)
+  await bench.postgres.ensureRunning(id, later)
+  const pid = await untilReady(bench.postgres, id)
+  mkdirSync(later.toolchain.tools, { recursive: true })
+  await bench.postgres.ensureRunning(id, later)
+  expect(await untilReady(bench.postgres, id)).toBe(pid)
+  await bench.postgres.remove(id)
+})
+
 test('starts after a reboot that left its lock file empty', async () => {
   const { id, spec } = await bench.startCluster('17')
   await bench.postgres.stop(id)
