@@ -4,9 +4,9 @@ use strict;
 
 my %syscall_numbers = (
   x64   => { prctl => 157, setns => 308, unshare => 272, mount => 165, setxattr => 188, setsid => 112, pidfd_open => 434, pidfd_getfd => 438,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126, getcwd => 79, memfd_create => 319, seccomp => 317 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126, getcwd => 79, memfd_create => 319, seccomp => 317, pivot_root => 155, prlimit64 => 302, openat2 => 437, fsetxattr => 190 },
   arm64 => { prctl => 167, setns => 268, unshare => 97, mount => 40, setxattr => 5, setsid => 157, pidfd_open => 434, pidfd_getfd => 438,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, close_range => 436, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91, getcwd => 17, memfd_create => 279, seccomp => 277 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, close_range => 436, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91, getcwd => 17, memfd_create => 279, seccomp => 277, pivot_root => 41, prlimit64 => 261, openat2 => 437, fsetxattr => 7 },
 );
 our $machine = 'x64';
 

@@ -7,11 +7,6 @@ use Errno;
 
 our ($machine, $too_large, $cannot, @capabilities, %namespace);
 
-my %numbers = (
-  x64   => { pivot_root => 155, prlimit64 => 302, openat2 => 437, fsetxattr => 190 },
-  arm64 => { pivot_root => 41, prlimit64 => 261, openat2 => 437, fsetxattr => 7 },
-);
-
 # What the unpacker and the memory management of Perl need. All other system calls fail with EPERM.
 my %allowed = (
   # read write open close stat fstat lstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn access
@@ -101,7 +96,7 @@ sub pivot_into {
   call('mount_setattr', -100, $path, 0, $attributes, length $attributes);
   chdir $directory or die "chdir: $!\n";
   my $here = ".\0";
-  syscall($numbers{$machine}{pivot_root}, $here, $here) == 0 or die "pivot_root: $!\n";
+  call('pivot_root', $here, $here);
   call('umount2', $here, 2); # MNT_DETACH
   chdir '/' or die "chdir: $!\n";
 }
@@ -112,7 +107,7 @@ sub limit_resources {
   my %limits = (0 => $max_cpu_seconds, 1 => $max_bytes, 4 => $max_core_bytes, 7 => $max_open_files, 9 => $max_memory_bytes);
   for my $resource (keys %limits) {
     my $limit = pack 'QQ', $limits{$resource}, $limits{$resource};
-    syscall($numbers{$machine}{prlimit64}, 0, $resource + 0, $limit, 0) == 0 or refuse($cannot, "prlimit: $!");
+    attempt('prlimit64', 0, $resource + 0, $limit, 0) == 0 or refuse($cannot, "prlimit: $!");
   }
 }
 
@@ -153,10 +148,10 @@ sub set_opaque_directories {
 sub set_opaque {
   my ($root, $name) = @_;
   my ($path, $how) = ("$name\0", pack('QQQ', 0200000 | 02000000, 0, 0x10 | 0x02 | 0x01)); # O_DIRECTORY, O_CLOEXEC
-  my $file = syscall($numbers{$machine}{openat2}, $root, $path, $how, length $how);
+  my $file = attempt('openat2', $root, $path, $how, length $how);
   refuse($cannot, 'cannot open ' . printable($name) . ": $!") if $file < 0;
   my ($key, $value) = ("trusted.overlay.opaque\0", 'y');
-  my $failed = syscall($numbers{$machine}{fsetxattr}, $file, $key, $value, 1, 0) != 0;
+  my $failed = attempt('fsetxattr', $file, $key, $value, 1, 0) != 0;
   my $reason = "$!";
   call('close', $file);
   refuse($cannot, 'cannot make opaque ' . printable($name) . ": $reason") if $failed;
