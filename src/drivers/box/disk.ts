@@ -1,9 +1,8 @@
 // Creates the directories and files that a box needs on the host before it starts.
-import { chmodSync, existsSync, lstatSync, readFileSync, renameSync, symlinkSync, writeFileSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { existsSync, lstatSync, readFileSync, symlinkSync, } from 'node:fs'
 import type { BoxSpec } from '../../model/sandbox/box.ts'
-import { ensureDirectory, ensureFile, temporaryPath } from '../host/atomic-file.ts'
-import { readIfPresent, readTextIfPresent } from '../host/file.ts'
+import { ensureDirectory, ensureFile, } from '../host/atomic-file.ts'
+import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
@@ -163,12 +162,7 @@ export function filterFile(home: Home): string {
 
 /** Writes the seccomp filter to a file that bwrap and `enter.pl` read. */
 export function ensureFilter(home: Home): string {
-  const bytes = seccompFilter(process.arch as Machine)
   const file = filterFile(home)
-  if (readIfPresent(file)?.equals(bytes)) return file
-  const fresh = temporaryPath(dirname(file))
-  writeFileSync(fresh, bytes, { flag: 'wx', mode: 0o644 })
-  chmodSync(fresh, 0o644)
-  renameSync(fresh, file)
+  ensureFile(file, seccompFilter(process.arch as Machine), { mode: 0o644 })
   return file
 }

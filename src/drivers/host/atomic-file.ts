@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { chmodSync, chownSync, mkdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { readdir, rm, stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { readTextIfPresent } from './file.ts'
+import { readIfPresent } from './file.ts'
 
 const temporaryPrefix = '.new~'
 
@@ -41,7 +41,7 @@ export function ensureDirectory(path: string, { mode, uid, gid = uid }: Ownershi
 }
 
 /** Returns true if it wrote the file, false if the content, mode and owner were already right. */
-export function ensureFile(file: string, content: string, ownership: Ownership): boolean {
+export function ensureFile(file: string, content: string | Buffer, ownership: Ownership): boolean {
   if (fileMatches(file, content, ownership)) return false
   const fresh = temporaryPath(dirname(file))
   try {
@@ -56,9 +56,9 @@ export function ensureFile(file: string, content: string, ownership: Ownership):
   return true
 }
 
-export function fileMatches(file: string, content: string, { mode, uid }: Ownership): boolean {
+export function fileMatches(file: string, content: string | Buffer, { mode, uid }: Ownership): boolean {
   const found = statSync(file, { throwIfNoEntry: false })
   if (found === undefined || (found.mode & 0o777) !== mode) return false
   if (uid !== undefined && found.uid !== uid) return false
-  return readTextIfPresent(file) === content
+  return readIfPresent(file)?.equals(Buffer.from(content)) ?? false
 }
