@@ -62,11 +62,12 @@ export async function up(config: Config): Promise<void> {
   const openSessions = new OpenSessions({ listValid: (hashes) => listTokenExpiries(opened.db, hashes) })
   tokenChanges.subscribe(() => openSessions.check())
   let apiUrl = ''
+  const [privateNetworkGap, clusterGap] = await Promise.all([findPrivateNetworkProblem(), findClusterGap()])
   const settings = {
     ...settingsOf(config, controlPlane.home, edge.port),
     issuer: () => config.issuer ?? apiUrl,
-    privateNetworkGap: await findPrivateNetworkProblem(),
-    clusterGap: await findClusterGap(),
+    privateNetworkGap,
+    clusterGap,
   }
   const parts = { metrics, sandboxChanges, machineChanges, sessions, connections, openSessions, settings }
   const servers = {

@@ -7,7 +7,7 @@
 #   --read <path>, --write <path>   what it sees, at the same path as outside
 #   --name <uid> <name>             a line of its /etc/passwd
 #   --listen <address> <port>       a socket for its network clients; in the order in which the program listens
-#   --inside 1                      a socket that the program listens on and keeps, for connections to itself
+#   --inside                        a socket that the program listens on and keeps, for connections to itself
 #   --socket <path>                 a Unix socket outside of its view, after those above
 #   --lock <file>                   waits until no process of an earlier run is left
 #   --remove <path>                 removes a file that an earlier run left behind
@@ -24,12 +24,12 @@ require($here . '../box/lib.pl');
 
 $machine = shift @ARGV;
 # How many values each option has.
-my %arity = (filter => 1, user => 2, keep => 1, read => 1, write => 1, name => 2, listen => 2, inside => 1, socket => 1, lock => 1, remove => 1, pid => 1);
+my %arity = (filter => 1, user => 2, keep => 1, read => 1, write => 1, name => 2, listen => 2, inside => 0, socket => 1, lock => 1, remove => 1, pid => 1);
 my %option = map { $_ => [] } keys %arity;
 while (defined(my $word = shift @ARGV)) {
   last if $word eq '--';
   my ($name) = $word =~ /^--(\w+)$/;
-  my $count = $arity{$name // ''} or die "unknown option $word\n";
+  my $count = $arity{$name // ''} // die "unknown option $word\n";
   push @{$option{$name}}, [splice @ARGV, 0, $count];
 }
 my @command = @ARGV or die "no command\n";
@@ -66,9 +66,7 @@ sub take_lock {
 
 sub record_pid {
   my ($file) = @_;
-  umask 077;
-  write_file("$file.new", getppid() . "\n") && rename("$file.new", $file) or die "$file: $!\n";
-  umask 022;
+  write_file("$file.new", getppid() . "\n") && chmod(0600, "$file.new") && rename("$file.new", $file) or die "$file: $!\n";
 }
 
 sub network_socket {

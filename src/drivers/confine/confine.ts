@@ -67,7 +67,7 @@ function render(home: Home, isConfined: boolean, command: string[], confinement:
     ...writable.flatMap((path) => ['--write', path]),
     ...Object.entries(names).flatMap(([name, uid]) => ['--name', String(uid), name]),
     ...listen.flatMap(({ address, port }) => ['--listen', address, String(port)]),
-    ...(inside ? ['--inside', '1'] : []),
+    ...(inside ? ['--inside'] : []),
     ...(socket === undefined ? [] : ['--socket', socket]),
   ]
   const options = isConfined ? [...always, ...view()] : always

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Machine, seccompFilter } from '../box/seccomp.ts'
-import { commandExists, isRoot, run, TimeoutError } from '../host/process.ts'
+import { commandExists, ExitError, isRoot, run } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
 
 let finding: Promise<string | undefined> | undefined
@@ -47,8 +47,8 @@ async function tryToConfine(): Promise<string | undefined> {
     return undefined
   } catch (error) {
     // An overloaded host says nothing about what it supports, and a wrong result would restart every cluster.
-    if (error instanceof TimeoutError) throw error
-    return (error as Error).message.replace(/\.$/, '')
+    if (!(error instanceof ExitError)) throw error
+    return error.message.replace(/\.$/, '')
   } finally {
     rmSync(directory, { recursive: true, force: true })
   }

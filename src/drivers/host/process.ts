@@ -68,8 +68,8 @@ export function spawnWithPipes(
   throw new Error(`${basename(command)} could not be started: too many open files`)
 }
 
-/** A command took longer than it was given. */
-export class TimeoutError extends Error {}
+/** A command ran and ended with an exit code that says no, unlike one that could not start or took too long. */
+export class ExitError extends Error {}
 
 /** Runs a command without a shell. Throws for any exit code but 0, with the last lines of its stderr. */
 export async function run(command: string, args: string[], options: RunOptions = {}): Promise<RunOutput> {
@@ -83,7 +83,7 @@ export async function run(command: string, args: string[], options: RunOptions =
   })
   const name = basename(command)
   const output = captureOutput(child, name)
-  const late = () => output.fail(`${name} did not end within ${timeoutSeconds} s`, TimeoutError)
+  const late = () => output.fail(`${name} did not end within ${timeoutSeconds} s`)
   const timeout = setTimeout(late, timeoutSeconds * 1000)
   // A command may end without reading its input. Its exit code says whether that is an error.
   child.stdin.on('error', () => undefined).end(input)
@@ -119,7 +119,8 @@ function captureOutput(child: ChildProcessWithoutNullStreams, name: string) {
   child.on('error', (error) => fail(`${name} could not be started`, Error, error))
   child.on('close', (code, signal) => {
     if (code === 0) resolve({ stdout: Buffer.concat(stdout).toString(), stderr: stderr.toString() })
-    else fail(signal === null ? `${name} exited with ${code}` : `${name} was ended by ${signal}`)
+    else if (signal === null) fail(`${name} exited with ${code}`, ExitError)
+    else fail(`${name} was ended by ${signal}`)
   })
   return { ended, fail }
 }

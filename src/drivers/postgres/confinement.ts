@@ -75,5 +75,6 @@ export async function publishedAddresses(listen: string, port: number): Promise<
 async function resolveHost(host: string): Promise<string[]> {
   if (host === '*') return existsSync('/proc/net/if_inet6') ? ['0.0.0.0', '::'] : ['0.0.0.0']
   if (isIP(host)) return [host]
-  return (await lookup(host, { all: true })).map(({ address }) => address)
+  // Sorted, because name servers answer in any order, and another order would restart the server.
+  return (await lookup(host, { all: true })).map(({ address }) => address).sort()
 }

@@ -151,7 +151,7 @@ function reasonOf(state: JobState & { is: 'ended' }, known: Record<number, strin
 }
 
 // A manifest has about 150 bytes for each file of the cluster.
-const maxManifestBytes = 128 * 1024 ** 2
+export const maxManifestBytes = 128 * 1024 ** 2
 const maxClockBytes = 100
 
 interface Manifest {

@@ -14,6 +14,7 @@ import { inspectUntrustedFile, listUntrustedDirectory, readUntrustedFile } from 
 import type { Repository } from '../../repository/driver.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
 import { stripLogTime } from '../../s6/job.ts'
+import { maxManifestBytes } from '../backup/backup.ts'
 import { programPaths } from '../confinement.ts'
 import { ensureClusterDirectory } from '../data.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
@@ -58,7 +59,6 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
 // Running clusters have priority, but a caller is waiting for the restore too, so it is not the lowest one.
 const niceness = 10
 
-const maxManifestBytes = 256 * 1024 ** 2
 const maxLogBytes = 1024 ** 2
 const maxEntries = 1000
 
