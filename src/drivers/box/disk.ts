@@ -1,7 +1,7 @@
 // Creates the directories and files that a box needs on the host before it starts.
-import { existsSync, lstatSync, readFileSync, symlinkSync, } from 'node:fs'
+import { existsSync, lstatSync, readFileSync, symlinkSync } from 'node:fs'
 import type { BoxSpec } from '../../model/sandbox/box.ts'
-import { ensureDirectory, ensureFile, } from '../host/atomic-file.ts'
+import { ensureDirectory, ensureFile } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
