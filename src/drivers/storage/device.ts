@@ -1,5 +1,6 @@
 import { closeSync, constants, openSync, readFileSync, statSync } from 'node:fs'
 import { basename } from 'node:path'
+import { waitUntil } from '../../model/poll.ts'
 import { run } from '../host/process.ts'
 import { StorageError } from './driver.ts'
 
@@ -13,18 +14,25 @@ export interface BlockDevice {
 export async function inspectDevice(device: string): Promise<BlockDevice> {
   const found = statSync(device, { throwIfNoEntry: false })
   if (!found?.isBlockDevice()) throw new StorageError(`${device} is not a block device; to list them: lsblk`)
-  refuseUsed(device)
+  // A process that is just starting may hold the mount in its own namespace for a moment after it was unmounted.
+  const isFree = await waitUntil(() => !isUsed(device), releaseSeconds)
+  if (!isFree) {
+    throw new StorageError(`${device} is in use: it is mounted, has mounted partitions, or belongs to another device`)
+  }
   const { stdout } = await run('blockdev', ['--getsize64', device])
   return { sizeBytes: Number(stdout.trim()), content: await findContent(device) }
 }
 
+const releaseSeconds = 1
+
 /** The kernel refuses exclusive access to a device that is mounted, used for swap, or part of another device. */
-function refuseUsed(device: string): void {
+function isUsed(device: string): boolean {
   try {
     closeSync(openSync(device, constants.O_RDWR | constants.O_EXCL))
+    return false
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code !== 'EBUSY') throw new StorageError(`open ${device}`, { cause })
-    throw new StorageError(`${device} is in use: it is mounted, has mounted partitions, or belongs to another device`)
+    if ((cause as NodeJS.ErrnoException).code === 'EBUSY') return true
+    throw new StorageError(`open ${device}`, { cause })
   }
 }
 
