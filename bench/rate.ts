@@ -58,9 +58,12 @@ async function seedClusters(client: pg.Client, count: number): Promise<string[]>
      from cluster_port where cluster_id = cluster.id and purpose = 'direct'`,
   )
   await client.query(
-    `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at, latest_at, latest_lsn)
-     select id, 1, 'berth_1', 1, '0/1000000', now() - interval '1 day', now(), now(), '0/2000000'
-     from unnest($1::text[]) id`,
+    `with added as (
+       insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at)
+       select id, 1, 'berth_1', 1, '0/1000000', now() - interval '1 day', now() from unnest($1::text[]) id
+       returning cluster_id, epoch, start_lsn)
+     insert into stretch (cluster_id, epoch, from_lsn, latest_at, latest_lsn, ended)
+     select cluster_id, epoch, start_lsn, now(), '0/2000000', true from added`,
     [ids],
   )
   await client.query(

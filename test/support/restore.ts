@@ -10,7 +10,8 @@ import type { Repository } from '../../src/drivers/repository/driver.ts'
 import type { JobDriver } from '../../src/drivers/s6/driver.ts'
 import { jobDriver } from '../../src/drivers/s6/job.ts'
 import type { PostgresMajor } from '../../src/model/postgres/cluster.ts'
-import { parseLsn, type WalPiece } from '../../src/model/postgres/wal.ts'
+import { formatLsn, parseLsn, type WalPiece } from '../../src/model/postgres/wal.ts'
+import { parseTime } from '../../src/model/time.ts'
 import { type ClusterBench, openBench, type TestCluster } from './cluster.ts'
 import { until } from './until.ts'
 
@@ -27,7 +28,21 @@ export interface RestoreBench extends ClusterBench {
 }
 
 export type Backup = RestoreSpec['backup']
-export type Target = RestoreSpec['target']
+export type Target = { kind: 'time'; time: string } | { kind: 'end' }
+
+/** Ends the plan at a target time, as the platform does. */
+export async function endAt({ repository }: RestoreBench, spec: RestoreSpec, target: Target): Promise<RestoreSpec> {
+  if (target.kind === 'end') return spec
+  const own = spec.pieces.at(-1)!
+  const from = parseLsn(spec.pieces.at(-2)?.end ?? spec.backup.stopLsn)
+  const range = { from, to: parseLsn(own.end) }
+  const cut = await repository.findCut(own.clusterId, own.epoch, own.timeline, parseTime(rfc3339(target.time))!, range)
+  return { ...spec, pieces: [...spec.pieces.slice(0, -1), { ...own, end: formatLsn(cut) }] }
+}
+
+function rfc3339(time: string): string {
+  return time.replace(' ', 'T').replace(/([+-]\d\d)$/, '$1:00')
+}
 
 export const epoch = 1
 const slot = 'berth_1'
@@ -139,7 +154,7 @@ export function ownPiece(clusterId: string, end: string, timeline = 1): WalPiece
   return { clusterId, epoch, timeline, end }
 }
 
-export type Outcome = TestCluster & { restored: Exclude<RecoveryState, { is: 'replaying' | 'ended-early' }> }
+export type Outcome = TestCluster & { restored: Exclude<RecoveryState, { is: 'replaying' }> }
 
 /** Runs a complete restore: copy, recovery, and opening the cluster to clients. */
 export async function restoreInto(
@@ -174,7 +189,6 @@ export async function untilRecovered(restores: RestoreDriver, id: string, spec: 
   let seen = await restores.inspectRecovery(id, spec)
   await until(async () => {
     seen = await restores.inspectRecovery(id, spec)
-    if (seen.is === 'ended-early') await restores.continueToEnd(id, spec)
     return seen.is === 'promoted' || seen.is === 'failed'
   })
   return seen as Outcome['restored']

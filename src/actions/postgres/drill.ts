@@ -2,9 +2,9 @@ import { requireClusterWriter } from '../../model/account/caller.ts'
 import { conflict, invalid } from '../../model/errors.ts'
 import { requireReady } from '../../model/postgres/cluster.ts'
 import { type CreateDrill, presentQuery } from '../../model/postgres/drill.ts'
-import { hasWindow } from '../../store/postgres/archive.ts'
 import { getVisibleCluster } from '../../store/postgres/cluster.ts'
 import { type ListedDrill, listDrills, queueDrill, setDrillQuery } from '../../store/postgres/drill.ts'
+import { hasWindow } from '../../store/postgres/stretch.ts'
 import type { Context } from '../context.ts'
 
 export async function listDrillsOf(ctx: Context, clusterId: string): Promise<ListedDrill[]> {

@@ -3,20 +3,20 @@ import { BerthError, badRequest, invalid, notFound } from '../../model/errors.ts
 import { newId } from '../../model/ids.ts'
 import type { Backup } from '../../model/postgres/backup.ts'
 import { type Cluster, type ClusterDetails, requireReady } from '../../model/postgres/cluster.ts'
-import { labelTime, type RestorePlan, type RestoreRequest, restoredName } from '../../model/postgres/restore.ts'
+import {
+  clearWindows,
+  labelTime,
+  type RestorePlan,
+  type RestoreRequest,
+  restoredName,
+} from '../../model/postgres/restore.ts'
 import { type Micros, nowMicros, parseTime, toRfc3339 } from '../../model/time.ts'
 import { joinTransaction, type Tx } from '../../store/db.ts'
-import { hasWindow, listWindows, type RecoveryWindow } from '../../store/postgres/archive.ts'
 import { lockBackupByLabel } from '../../store/postgres/backup.ts'
 import { getClusterDetails, getVisibleCluster, insertCluster, type NewCluster } from '../../store/postgres/cluster.ts'
-import {
-  findPlanFor,
-  inherited,
-  insertPins,
-  insertRestore,
-  type NewRestore,
-  pinsOf,
-} from '../../store/postgres/restore.ts'
+import { inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../../store/postgres/restore.ts'
+import { planForPosition, planForTime } from '../../store/postgres/restore-plan.ts'
+import { findRun, hasWindow, listWindows, type RecoveryWindow } from '../../store/postgres/stretch.ts'
 import { enqueue } from '../../store/work.ts'
 import type { Context } from '../context.ts'
 import { checkClusterName } from './cluster.ts'
@@ -85,8 +85,6 @@ function resolveBackup(source: Cluster, label: string, backup: Backup | undefine
     plan: {
       backup: { clusterId: source.id, label, startLsn: startLsn!, stopLsn: stopLsn! },
       pieces: [{ clusterId: source.id, epoch: epoch!, timeline: timeline!, end: stopLsn! }],
-      // The WAL ends at the target: PostgreSQL stops at "immediate" only before another record, and there is none.
-      target: { kind: 'end' },
       timeline: timeline!,
     },
   }
@@ -94,20 +92,33 @@ function resolveBackup(source: Cluster, label: string, backup: Backup | undefine
 
 async function resolveTime(tx: Tx, source: Cluster, time: Micros): Promise<Resolved> {
   const windows = await listWindows(tx, source.id)
-  const window = windows.find(({ earliest, latest }) => earliest <= time && time <= latest)
+  const [window, ...others] = windows.filter(({ earliest, latest }) => earliest <= time && time <= latest)
   if (!window) throw refuseTime(source, windows, time)
-  return { at: time, plan: await findPlanFor(tx, source.id, window, time) }
+  if (others.length > 0) {
+    const [from, to] = [windows.indexOf(window), windows.indexOf(others[0]!)].map((index) => windows[index]!)
+    throw refuseRepeatedTime(from!, to!)
+  }
+  return { at: time, plan: await planForTime(tx, source.id, window, time) }
+}
+
+function refuseRepeatedTime(before: RecoveryWindow, after: RecoveryWindow): BerthError {
+  const to = before.latest < after.latest ? before.latest : after.latest
+  const interval = `${toRfc3339(after.earliest)} to ${toRfc3339(to)}`
+  return invalid(
+    `pitr_time is ambiguous: the clock of the cluster was set back, and it went through ${interval} twice; choose a time outside of it, or a backup`,
+  )
 }
 
 function refuseTime(source: Cluster, windows: RecoveryWindow[], time: Micros): BerthError {
-  const newest = windows.at(-1)
+  const known = clearWindows(windows)
+  const newest = known.at(-1)
   if (!newest) {
     const reason = source.state === 'ready' ? 'no backup has completed yet' : `the cluster is ${source.state}`
     return invalid(`point-in-time restore is unavailable: ${reason}`)
   }
-  const after = windows.findIndex((window) => time < window.earliest)
+  const after = known.findIndex((window) => time < window.earliest)
   if (after > 0) {
-    const [from, to] = [windows[after - 1]!.latest, windows[after]!.earliest]
+    const [from, to] = [known[after - 1]!.latest, known[after]!.earliest]
     return invalid(`pitr_time is in a gap of the archive (${toRfc3339(from)} to ${toRfc3339(to)})`)
   }
   const { earliest, latest } = newest
@@ -143,8 +154,8 @@ export async function undeleteCluster(
 
 async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: 'fork' | 'undelete') {
   return ctx.db.transaction(async (tx) => {
-    const window = (await listWindows(tx, source.id)).at(-1)!
-    const plan = await findPlanFor(tx, source.id, window)
+    const run = (await findRun(tx, source.id))!
+    const plan = await planForPosition(tx, source.id, run, run.latestLsn)
     const restore: NewRestore = {
       clusterId: newId(),
       sourceClusterId: source.id,

@@ -12,8 +12,9 @@ import {
 } from '../../model/postgres/cluster.ts'
 import type { LastDrill } from '../../model/postgres/drill.ts'
 import { findPlan } from '../../model/postgres/plan.ts'
+import { clearWindows } from '../../model/postgres/restore.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
-import { rfc3339FromJson } from '../../model/time.ts'
+import { parseTime, rfc3339FromJson, toRfc3339 } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
 import { noOrganization } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
@@ -103,7 +104,7 @@ export const clusterRoutes: Route[] = [
 
 export function clusterView(settings: EndpointSettings, cluster: ClusterDetails) {
   const plan = findPlan(cluster.plan)!
-  const windows = cluster.windows.map(windowView)
+  const windows = windowViews(cluster.windows)
   return {
     id: cluster.id,
     name: cluster.name,
@@ -133,8 +134,18 @@ export function clusterView(settings: EndpointSettings, cluster: ClusterDetails)
   }
 }
 
-function windowView([earliest, latest]: [string, string]) {
-  return { earliest: rfc3339FromJson(earliest), latest: rfc3339FromJson(latest) }
+/** Times that the clock of the cluster went through twice are left out, because they cannot be restored. */
+function windowViews(windows: [string, string][]) {
+  const views = windows.map(([earliest, latest]) => ({
+    earliest: rfc3339FromJson(earliest),
+    latest: rfc3339FromJson(latest),
+  }))
+  if (views.length < 2) return views
+  const times = views.map(({ earliest, latest }) => ({ earliest: parseTime(earliest)!, latest: parseTime(latest)! }))
+  return clearWindows(times).map(({ earliest, latest }) => ({
+    earliest: toRfc3339(earliest),
+    latest: toRfc3339(latest),
+  }))
 }
 
 function restoreView(restore: RestoreView, failure: string | null) {

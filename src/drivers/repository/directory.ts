@@ -22,9 +22,17 @@ import { ensureDirectory, removeAbandonedFiles, temporaryPath } from '../host/at
 import { readTextIfPresent } from '../host/file.ts'
 import { baseEnvironment, run } from '../host/process.ts'
 import { inspectUntrustedFile, readUntrustedFile } from '../host/untrusted-file.ts'
-import type { BackupDescription, ClusterDescription, Repository, WalFile, WalRange } from './driver.ts'
+import {
+  type BackupDescription,
+  type ClusterDescription,
+  type Repository,
+  type WalFile,
+  WalFileError,
+  type WalRange,
+} from './driver.ts'
 import { platformFiles } from './platform.ts'
-import { findArchiveEnd, planWal } from './wal.ts'
+import { findArchiveEnd, findHole, planWal } from './wal.ts'
+import { findCut, findStepBack } from './wal-cut.ts'
 import { findTail } from './wal-tail.ts'
 
 const privateMode = { mode: 0o700 }
@@ -34,6 +42,8 @@ const syncTimeoutSeconds = 600
 export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
   const list = (id: string, epoch: number) => listArchive(paths.archive(id, epoch))
+  const reader = (id: string, epoch: number, timeline: number) => (number: bigint) =>
+    readSegment(paths.archive(id, epoch), segmentName(timeline, number))
   return {
     async ensureArchive(id, epoch, owner) {
       ensureDirectories(root, paths.cluster(id), `${paths.cluster(id)}/archive`)
@@ -45,9 +55,11 @@ export function directoryRepository(root: string): Repository {
     async archiveTail(id, epoch, timeline, from) {
       const end = findArchiveEnd(await list(id, epoch), timeline, from)
       if (end === undefined) return undefined
-      const read = (number: bigint) => readSegment(paths.archive(id, epoch), segmentName(timeline, number))
-      return findTail(read, segmentNumber(from), segmentNumber(end) - 1n)
+      return findTail(reader(id, epoch, timeline), segmentNumber(from), segmentNumber(end) - 1n)
     },
+    findHole: async (id, epoch, timeline, range) => findHole(await list(id, epoch), timeline, range),
+    findCut: (id, epoch, timeline, time, range) => findCut(reader(id, epoch, timeline), timeline, time, range),
+    findStepBack: (id, epoch, timeline, range) => findStepBack(reader(id, epoch, timeline), range),
     removeWalBefore: (id, epoch, before, kept) => removeWalBefore(paths.archive(id, epoch), before, kept),
     removeArchive: async (id, epoch) => discard(root, paths.archive(id, epoch)),
 
@@ -163,8 +175,9 @@ async function findFile(directory: string, name: string): Promise<WalFile | unde
 
 async function readSegment(directory: string, name: string): Promise<Buffer> {
   const read = (file: string) => readUntrustedFile(directory, file, Number(segmentBytes))
-  const bytes = read(name) ?? read(`${name}.partial`)
-  if (bytes === undefined) throw new Error(`${directory}/${name} is not a WAL segment`)
+  // The receiver may rename it between the first two attempts.
+  const bytes = read(name) ?? read(`${name}.partial`) ?? read(name)
+  if (bytes === undefined) throw new WalFileError('missing', name, `WAL segment ${name} is missing from its archive`)
   return bytes
 }
 

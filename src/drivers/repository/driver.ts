@@ -46,6 +46,19 @@ export interface WalTail {
   newestCommit: Micros | undefined
 }
 
+/** A file of the archive that a replay needs is missing or cannot be used. */
+export class WalFileError extends Error {
+  override readonly name = 'WalFileError'
+  readonly file: string
+  readonly kind: 'missing' | 'damaged'
+
+  constructor(kind: 'missing' | 'damaged', file: string, message: string, cause?: unknown) {
+    super(message, { cause })
+    this.file = file
+    this.kind = kind
+  }
+}
+
 export interface Repository {
   /** Creates the directory that the receiver of this epoch writes to, owned by its user; returns the path. */
   ensureArchive(clusterId: string, epoch: number, owner?: number): Promise<string>
@@ -61,6 +74,15 @@ export interface Repository {
    * is no complete record. For an archive without a running receiver.
    */
   archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<WalTail | undefined>
+  /** The first missing or truncated segments in the range, up to the next one that is there. */
+  findHole(clusterId: string, epoch: number, timeline: number, range: WalRange): Promise<WalRange | undefined>
+  /**
+   * The position that a time has in an archive: the end of the last record in the range that ended a transaction at or
+   * before it, or the start of the range. Throws a `WalFileError` if the log is damaged or missing in the range.
+   */
+  findCut(clusterId: string, epoch: number, timeline: number, time: Micros, range: WalRange): Promise<Lsn>
+  /** The first record in the range that was stamped noticeably earlier than one before it. */
+  findStepBack(clusterId: string, epoch: number, timeline: number, range: WalRange): Promise<Lsn | undefined>
   /** Removes the segments that end before this position, oldest first, except those in `kept`; returns their number. */
   removeWalBefore(clusterId: string, epoch: number, before: Lsn, kept?: WalRange[]): Promise<number>
   removeArchive(clusterId: string, epoch: number): Promise<void>

@@ -25,9 +25,9 @@ export async function findTail(
   return tail
 }
 
-const pageBytes = 8192
+export const pageBytes = 8192
 const headerBytes = 24
-const longHeaderBytes = 40
+export const longHeaderBytes = 40
 const isContinued = 0x1
 const isLong = 0x2
 const isOverwritten = 0x8
@@ -71,7 +71,7 @@ function walkRecords(log: Buffer, base: Lsn): WalTail | undefined {
 }
 
 /** The offset of the first record that starts in this segment. */
-function findFirstRecord(log: Buffer, base: Lsn): number | undefined {
+export function findFirstRecord(log: Buffer, base: Lsn): number | undefined {
   const page = findPage(log, base, 0)
   if (page === undefined || (page.flags & isContinued) === 0) return page?.body
   const rest = gather(log, base, { at: page.body, bytes: page.remaining })
@@ -111,11 +111,11 @@ interface LogRecord {
   resumeAt: number | undefined
 }
 
-const recordHeaderBytes = 24
+export const recordHeaderBytes = 24
 /** The limit of PostgreSQL (XLogRecordMaxSize). */
-const maxRecordBytes = 1020 * 1024 * 1024
+export const maxRecordBytes = 1020 * 1024 * 1024
 
-function readRecord(log: Buffer, base: Lsn, at: number): LogRecord | undefined {
+export function readRecord(log: Buffer, base: Lsn, at: number): LogRecord | undefined {
   const start = at % pageBytes === 0 ? findPage(log, base, at)?.body : at
   if (start === undefined) return undefined
   const length = log.readUInt32LE(start)
@@ -126,24 +126,24 @@ function readRecord(log: Buffer, base: Lsn, at: number): LogRecord | undefined {
 }
 
 // XLogRecord: length, transaction, position of the previous record, flags, resource manager, two bytes of padding, checksum.
-function isValid(record: Buffer, before: Lsn | undefined): boolean {
+export function isValid(record: Buffer, before: Lsn | undefined): boolean {
   if (before !== undefined && record.readBigUInt64LE(8) !== before) return false
   const checksum = crc32c(record.subarray(0, 20), crc32c(record.subarray(recordHeaderBytes)))
   return checksum === record.readUInt32LE(20)
 }
 
-function isSwitch(record: Buffer): boolean {
+export function isSwitch(record: Buffer): boolean {
   return record[17] === 0 && (record[16]! & 0xf0) === 0x40
 }
 
 /** COMMIT, ABORT, COMMIT PREPARED and ABORT PREPARED. */
 const timestampedKinds = new Set([0x00, 0x20, 0x30, 0x40])
-const transactionManager = 1
+export const transactionManager = 1
 const year2000 = 946_684_800_000_000n
 /** Sizes of the optional headers before the main data of such a record, by their block id. */
 const skippedHeaders: Record<number, number> = { 252: 5, 253: 3 }
 
-function findTimestamp(record: Buffer): Micros | undefined {
+export function findTimestamp(record: Buffer): Micros | undefined {
   if (record[17] !== transactionManager || !timestampedKinds.has(record[16]! & 0x70)) return undefined
   let at = recordHeaderBytes
   while (skippedHeaders[record[at]!] !== undefined) at += skippedHeaders[record[at]!]!
@@ -152,6 +152,6 @@ function findTimestamp(record: Buffer): Micros | undefined {
   return data + 8 > record.length ? undefined : record.readBigInt64LE(data) + year2000
 }
 
-function roundUp(value: number, to: number): number {
+export function roundUp(value: number, to: number): number {
   return Math.ceil(value / to) * to
 }

@@ -14,7 +14,7 @@ import {
   type WalPiece,
 } from '../../model/postgres/wal.ts'
 import { readUntrustedFile } from '../host/untrusted-file.ts'
-import type { PlannedWal, WalFile } from './driver.ts'
+import type { PlannedWal, WalFile, WalRange } from './driver.ts'
 
 const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
@@ -28,12 +28,28 @@ function hasFullSize(file: WalFile): boolean {
   return BigInt(file.bytes) === segmentBytes
 }
 
-export function findArchiveEnd(files: WalFile[], timeline: number, from: Lsn): Lsn | undefined {
+function listNumbers(files: WalFile[], timeline: number): Set<bigint> {
   const numbers = new Set<bigint>()
   for (const file of files.filter(hasFullSize)) {
     const segment = parseSegmentName(file.name)
     if (segment?.timeline === timeline) numbers.add(segment.number)
   }
+  return numbers
+}
+
+export function findHole(files: WalFile[], timeline: number, { from, to }: WalRange): WalRange | undefined {
+  const numbers = listNumbers(files, timeline)
+  const last = segmentNumber(to - 1n)
+  let first = segmentNumber(from)
+  while (first <= last && numbers.has(first)) first += 1n
+  if (first > last) return undefined
+  let next = first
+  while (next <= last && !numbers.has(next)) next += 1n
+  return { from: segmentStart(first), to: segmentStart(next) }
+}
+
+export function findArchiveEnd(files: WalFile[], timeline: number, from: Lsn): Lsn | undefined {
+  const numbers = listNumbers(files, timeline)
   let next = segmentNumber(from)
   if (!numbers.has(next)) return undefined
   while (numbers.has(next)) next += 1n

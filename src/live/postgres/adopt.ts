@@ -23,7 +23,7 @@ import {
   insertAdoptedEpoch,
   listKnownClusters,
 } from '../../store/postgres/adopt.ts'
-import { listWindows } from '../../store/postgres/archive.ts'
+import { listWindows } from '../../store/postgres/stretch.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { readEpoch } from './adopt-epoch.ts'
 

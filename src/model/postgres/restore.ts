@@ -22,9 +22,21 @@ export type RestorePhase = (typeof restorePhases)[number]
 /** The backup and WAL position that a restore target was resolved to. It is resolved once, so that retries restore the same state. */
 export interface RestorePlan {
   backup: { clusterId: string; label: string; startLsn: string; stopLsn: string }
+  /** The last one ends at the target, once that is known. */
   pieces: WalPiece[]
-  target: { kind: 'time'; time: string } | { kind: 'end' }
   timeline: number
+  /** Set until the position of the target time is known: it lies between `from` and the end of the last piece. */
+  search?: { time: string; from: string }
+}
+
+/** The parent's backup and WAL that a restored cluster depends on until its own backups cover the retention period. */
+export interface ArchiveBase {
+  backup: RestorePlan['backup']
+  pieces: WalPiece[]
+  /** The first restorable time: when the cluster was separated from its parent. */
+  at: string
+  /** The position of the next record at that time. Clusters of earlier versions do not have it. */
+  lsn?: string | undefined
 }
 
 /** `<truncated source name>-restore-<yyyymmddhhmmss>`, with a number from the second attempt on. */
@@ -52,4 +64,21 @@ export function newLabel(at: Micros): string {
 export interface Window {
   earliest: Micros
   latest: Micros
+}
+
+/** The times that only one window contains, in their order. */
+export function clearWindows(windows: Window[]): Window[] {
+  const clear = windows.flatMap((window) => {
+    let parts = [window]
+    for (const other of windows) if (other !== window) parts = parts.flatMap((part) => subtract(part, other))
+    return parts
+  })
+  return clear.sort((a, b) => (a.earliest < b.earliest ? -1 : 1))
+}
+
+function subtract(part: Window, other: Window): Window[] {
+  if (other.latest < part.earliest || part.latest < other.earliest) return [part]
+  const left = { earliest: part.earliest, latest: other.earliest - 1n }
+  const right = { earliest: other.latest + 1n, latest: part.latest }
+  return [left, right].filter(({ earliest, latest }) => earliest <= latest)
 }

@@ -1,13 +1,8 @@
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
+import type { ArchiveBase } from '../../model/postgres/restore.ts'
 import { dataSpec } from '../../model/postgres/spec.ts'
 import { formatLsn } from '../../model/postgres/wal.ts'
-import {
-  type Archive,
-  type ArchiveBase,
-  findCurrentArchive,
-  listArchives,
-  startEpoch,
-} from '../../store/postgres/archive.ts'
+import { type Archive, findCurrentArchive, listArchives, startEpoch } from '../../store/postgres/archive.ts'
 import type { World } from '../step.ts'
 
 /** Keeps the receiver of the cluster running. Starts the first epoch if there is none. */

@@ -5,7 +5,7 @@ import { dataSpec } from '../../model/postgres/spec.ts'
 import { parseLsn } from '../../model/postgres/wal.ts'
 import { nowMicros, parseTime } from '../../model/time.ts'
 import type { Tx } from '../../store/db.ts'
-import { type Archive, findCurrentArchive } from '../../store/postgres/archive.ts'
+import { findCurrentArchive } from '../../store/postgres/archive.ts'
 import {
   type BackupFacts,
   countRunningBackups,
@@ -15,7 +15,7 @@ import {
   setBackupStarted,
 } from '../../store/postgres/backup.ts'
 import { findOrgSlug, isClusterBeingCreated, loadCluster } from '../../store/postgres/cluster.ts'
-import { releaseBase } from '../../store/postgres/restore.ts'
+import { findLatest } from '../../store/postgres/stretch.ts'
 import { enqueue } from '../../store/work.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 
@@ -72,7 +72,7 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     const slot = await world.receiver.inspectSlot(cluster.id, archive!.slot)
     const isArchived = slot.is === 'ok' && (slot.restartLsn ?? 0n) >= parseLsn(seen.stopLsn)
     if (!isArchived) return wait(0.1, `waiting until the archive has ${seen.stopLsn}`)
-    if (isBeforeWindow(archive!, seen.stoppedAt) && !(await hasEarlier(backup, db)))
+    if (!(await hasEarlier(backup, db)) && (await isBeforeWindow(cluster.id, seen.stoppedAt, world)))
       return wait(0.2, 'waiting until the recovery window reaches its end')
     return complete(backup, cluster, world, seen)
   },
@@ -91,9 +91,12 @@ function isNew({ stateSince }: Backup): boolean {
 const yieldMicros = 10_000_000n
 
 /** The first backup opens the recovery window, so it waits for the window to reach its end, but not for long. */
-function isBeforeWindow(archive: Archive, stoppedAt: string): boolean {
+async function isBeforeWindow(clusterId: string, stoppedAt: string, { db }: World): Promise<boolean> {
   const end = parseTime(stoppedAt)!
-  return (archive.latestAt ?? 0n) < end && nowMicros() - end < maxWaitMicros
+  const waited = nowMicros() - end
+  // A source whose clock is ahead of the platform's would have to be waited for even longer.
+  if (waited > maxWaitMicros || waited < -maxWaitMicros) return false
+  return ((await findLatest(db, clusterId)) ?? 0n) < end
 }
 
 const maxWaitMicros = 10_000_000n
@@ -123,7 +126,6 @@ async function complete(backup: Backup, cluster: Cluster, world: World, facts: B
   })
   return advance('completed', '', async (tx) => {
     await setBackupFacts(tx, backup.id, facts)
-    await releaseBase(tx, cluster.id)
     await enqueue(tx, 'cluster', cluster.id)
   })
 }

@@ -2,7 +2,6 @@ import type { DrillSpec } from '../../drivers/postgres/drill/driver.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import type { Drill, drillStates } from '../../model/postgres/drill.ts'
 import { clusterSpec } from '../../model/postgres/spec.ts'
-import { listWindows } from '../../store/postgres/archive.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
 import {
   deleteScratch,
@@ -14,6 +13,7 @@ import {
   startDrill,
 } from '../../store/postgres/drill.ts'
 import { findRestore } from '../../store/postgres/restore.ts'
+import { listWindows } from '../../store/postgres/stretch.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 
 const pauseSeconds = 0.3

@@ -3,11 +3,12 @@ import { type Cluster, degraded, type Health } from '../../model/postgres/cluste
 import { type DrillSchedule, isDrillDue, passed } from '../../model/postgres/drill.ts'
 import { clusterSpec } from '../../model/postgres/spec.ts'
 import { nowMicros } from '../../model/time.ts'
-import { findCurrentArchive, listWindows } from '../../store/postgres/archive.ts'
+import { findCurrentArchive } from '../../store/postgres/archive.ts'
 import { queueBackup, readSchedule } from '../../store/postgres/backup.ts'
 import { setHealth, setStorage } from '../../store/postgres/cluster.ts'
 import { queueDrill, readDrillSchedule } from '../../store/postgres/drill.ts'
 import { markRetention } from '../../store/postgres/retention.ts'
+import { findClockProblem, hasWindow } from '../../store/postgres/stretch.ts'
 import { type World, wait } from '../step.ts'
 import { keepArchive } from './archive.ts'
 import { keepDescribed } from './describe.ts'
@@ -90,7 +91,7 @@ function needsFullCheck(cluster: Cluster, drill: Health | undefined): boolean {
 async function shouldDrill(cluster: Cluster, schedule: DrillSchedule, { db, keep }: World): Promise<boolean> {
   const interval = keep.drillIntervalSeconds
   if (interval === null || !isDrillDue(schedule, interval, new Date())) return false
-  return (await listWindows(db, cluster.id)).length > 0
+  return hasWindow(db, cluster.id)
 }
 
 function findDrillProblem({ result }: DrillSchedule): Health | undefined {
@@ -140,12 +141,39 @@ async function checkFully(cluster: Cluster, world: World, drill: Health | undefi
   const used = await world.postgres.measure(cluster.id, cluster.uid ?? undefined)
   const provisioned = cluster.diskSizeGb * 1024 ** 3
   const seen = (await findEndpointProblem(cluster, world)) ?? (await enforceQuota(cluster, world, used / provisioned))
-  const health = seen === healthy ? ((await findBackupProblem(cluster, world)) ?? drill ?? healthy) : seen
+  const health = seen === healthy ? ((await findQuietProblem(cluster, world)) ?? drill ?? healthy) : seen
   const isMeasured = cluster.storageMeasuredAt !== null && !isOlder(cluster.storageMeasuredAt, measureSeconds)
   return wait(checkSeconds, health.reason || 'healthy', async (tx) => {
     await setHealth(tx, cluster.id, health)
     await setStorage(tx, cluster.id, { provisioned, used, publish: !isMeasured })
   })
+}
+
+/** A problem that clients do not notice. */
+async function findQuietProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
+  return (await findBackupProblem(cluster, world)) ?? (await findClockHealth(cluster, world))
+}
+
+/** For how long a change of the clock is reported. Afterwards the recovery windows still show it. */
+const clockReportSeconds = 600
+
+async function findClockHealth(cluster: Cluster, { db }: World): Promise<Health | undefined> {
+  const problem = await findClockProblem(db, cluster.id, clockReportSeconds)
+  if (!problem) return undefined
+  const { step, offset } = problem
+  if (offset !== 0) {
+    const order = offset > 0 ? 'ahead of' : 'behind'
+    return degraded(
+      `the clock of the server is ${inSeconds(offset)} ${order} that of the platform; restores to a time follow the server`,
+    )
+  }
+  const change = step === 0 ? 'changed' : `set ${step! > 0 ? 'forward' : 'back'} by ${inSeconds(step!)}`
+  return degraded(`the clock of the server was ${change}; times in between cannot be restored, see recovery_windows`)
+}
+
+function inSeconds(micros: number): string {
+  const seconds = Math.abs(micros) / 1e6
+  return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`
 }
 
 function isOlder(time: bigint, seconds: number): boolean {

@@ -1,17 +1,15 @@
 import type { RestoreSpec } from '../../drivers/postgres/restore/driver.ts'
+import { WalFileError } from '../../drivers/repository/driver.ts'
 import { describeError } from '../../model/errors.ts'
 import { waitUntil } from '../../model/poll.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
-import type { RestorePlan } from '../../model/postgres/restore.ts'
+import type { ArchiveBase, RestorePlan } from '../../model/postgres/restore.ts'
 import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endOfRecords, formatLsn, parseLsn } from '../../model/postgres/wal.ts'
 import type { Tx } from '../../store/db.ts'
-import { type ArchiveBase, listWindows } from '../../store/postgres/archive.ts'
 import { queueBackup } from '../../store/postgres/backup.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
 import {
-  findOtherPlan,
-  findPlanFor,
   findUnverifiedPlan,
   insertPins,
   pinsOf,
@@ -21,7 +19,9 @@ import {
   setRestoreProgress,
   setRestoreVerified,
 } from '../../store/postgres/restore.ts'
+import { findOtherPlan, planForPosition } from '../../store/postgres/restore-plan.ts'
 import { isScrubbed, recordDamage } from '../../store/postgres/scrub.ts'
+import { findRun } from '../../store/postgres/stretch.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
@@ -32,9 +32,10 @@ const pauseSeconds = 0.05
 
 /** Initializes a restored cluster: copies the backup, replays WAL, and sets up passwords and an archive of its own. */
 export async function initializeRestored(cluster: Cluster, restore: Restore, world: World) {
-  const plan = restore.plan ?? (await resolveEnd(restore, world))
+  const plan = await resolvePlan(restore, world)
+  if (plan instanceof Error) return failAndBackUp(restore, plan.message)
   if (typeof plan === 'string') return wait(0.2, plan)
-  if (!restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
+  if (plan !== restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
   const spec: RestoreSpec = { ...dataSpec(cluster), ...plan }
   return (
     (await copy(cluster, restore, spec, world)) ??
@@ -43,17 +44,37 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   )
 }
 
-/** Determines the end of the WAL for a restore without a target: what the source has written up to now. */
-async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan | string> {
-  const source = await loadCluster(world.db, restore.sourceClusterId)
-  const window = (await listWindows(world.db, restore.sourceClusterId)).at(-1)
-  if (!source || !window) throw new Error('the source has no recovery window any more')
-  const plan = await findPlanFor(world.db, source.id, window)
-  const own = plan.pieces.at(-1)!
-  const end = await findEnd(source, own, window.latestLsn, world)
-  if (end === undefined) return 'waiting for the archive of the source'
-  const pieces = [...plan.pieces.slice(0, -1), { ...own, end }]
-  return { ...plan, pieces, target: { kind: 'end' } }
+/** Determines the position at which the restored WAL ends. It is recorded, so that a repetition restores the same state. */
+async function resolvePlan({ plan, sourceClusterId }: Restore, world: World): Promise<RestorePlan | Error | string> {
+  if (plan?.search) {
+    return endAtTime(plan, plan.search, world).catch((error: Error) => {
+      if (error instanceof WalFileError) return error
+      throw error
+    })
+  }
+  return plan ?? (await planForNow(sourceClusterId, world))
+}
+
+async function endAtTime(plan: RestorePlan, search: NonNullable<RestorePlan['search']>, { repository }: World) {
+  const { clusterId, epoch, timeline, end } = plan.pieces.at(-1)!
+  const range = { from: parseLsn(search.from), to: parseLsn(end) }
+  const cut = await repository.findCut(clusterId, epoch, timeline, BigInt(search.time), range)
+  const { search: _, ...rest } = plan
+  return endAt(rest, formatLsn(cut))
+}
+
+function endAt(plan: RestorePlan, end: string): RestorePlan {
+  return { ...plan, pieces: [...plan.pieces.slice(0, -1), { ...plan.pieces.at(-1)!, end }] }
+}
+
+/** For a restore without a target: everything that the source has written up to now. */
+async function planForNow(sourceId: string, world: World): Promise<RestorePlan | string> {
+  const source = await loadCluster(world.db, sourceId)
+  const run = await findRun(world.db, sourceId)
+  if (!source || !run) throw new Error('the source has no recovery window any more')
+  const plan = await planForPosition(world.db, source.id, run, run.latestLsn)
+  const end = await findEnd(source, plan.pieces.at(-1)!, run.latestLsn, world)
+  return end === undefined ? 'waiting for the archive of the source' : endAt(plan, end)
 }
 
 async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], latest: string, world: World) {
@@ -119,10 +140,6 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
   if (seen.is === 'failed') return failAndBackUp(restore, seen.reason)
-  if (seen.is === 'ended-early') {
-    await restores.continueToEnd(cluster.id, spec)
-    return wait(pauseSeconds, 'replaying to the end of the log')
-  }
   const { replayedUntil, replayedLsn } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
   return wait(pauseSeconds, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
@@ -185,15 +202,16 @@ export async function keepVerified(cluster: Cluster, { db, restores }: World) {
   return wait(0, `backup ${plan.backup.label} is verified`, (tx) => setRestoreVerified(tx, cluster.id))
 }
 
-/** Until its first own backup, the cluster can be restored from its source's backup and WAL up to the branch. */
+/** The cluster can be restored from its source's backup and WAL up to the branch, and its own WAL after it. */
 async function baseOf(cluster: Cluster, spec: RestoreSpec, endLsn: string, { postgres }: World): Promise<ArchiveBase> {
-  const [clock] = await postgres.query<{ at: string }>(
+  const [clock] = await postgres.query<{ lsn: string; at: string }>(
     cluster.id,
     'postgres',
-    `select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at`,
+    `select pg_current_wal_insert_lsn()::text as lsn,
+       to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at`,
   )
   const pieces = spec.pieces.map((piece, index) =>
     index === spec.pieces.length - 1 ? { ...piece, end: endLsn } : piece,
   )
-  return { backup: spec.backup, pieces, at: clock!.at }
+  return { backup: spec.backup, pieces, at: clock!.at, lsn: formatLsn(endOfRecords(parseLsn(clock!.lsn))) }
 }

@@ -1,8 +1,10 @@
 import { backupStates } from '../../model/postgres/backup.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { lastLsn, parseLsn } from '../../model/postgres/wal.ts'
+import { releaseBase } from '../../store/postgres/restore.ts'
 import {
   type ArchiveNeed,
+  isBaseExpired,
   listArchiveNeeds,
   listExpiredBackups,
   markPinnedAlone,
@@ -20,6 +22,9 @@ export async function applyRetention(cluster: Cluster, world: World): Promise<vo
       const unneeded = await listExpiredBackups(tx, cluster.id, world.keep.pitrDays, id)
       if (unneeded.length === 1) await transition(tx, 'backup', backupStates, id, 'expire')
     })
+  }
+  if (await isBaseExpired(world.db, cluster.id, world.keep.pitrDays)) {
+    await world.db.transaction((tx) => releaseBase(tx, cluster.id))
   }
   await markPinnedAlone(world.db, cluster.id, world.keep.pitrDays)
   for (const need of await listArchiveNeeds(world.db, cluster.id)) await trim(cluster, need, world)

@@ -1,59 +1,51 @@
 // Advances the end of every recovery window, which may lag behind the clock by at most three seconds. This is not a step
 // of the background loop: one statement every half second for all clusters costs less than a turn for each of them.
 
-import { endOfRecords, formatLsn, type Lsn, parseLsn } from '../../model/postgres/wal.ts'
+import { endOfRecords, formatLsn, parseLsn } from '../../model/postgres/wal.ts'
+import { type Micros, nowMicros } from '../../model/time.ts'
 import { holdLock } from '../../store/listen.ts'
-import { type ClusterToSample, listClustersToSample, recordSamples, type Sample } from '../../store/postgres/archive.ts'
+import { requestCheck } from '../../store/postgres/cluster.ts'
+import {
+  type ClusterToSample,
+  listClustersToSample,
+  recordSamples,
+  type Sample,
+  setClockOffset,
+  startStretch,
+} from '../../store/postgres/stretch.ts'
 import type { World } from '../step.ts'
+import {
+  type Clock,
+  considerObservation,
+  findStep,
+  maxPauseMicros,
+  newClock,
+  type Observation,
+  restartClock,
+} from './clock.ts'
 
 export interface Sampler {
   stop(): Promise<void>
 }
 
-/** A time read from the source, and a position that all commits up to this time precede, once it is known. */
-export interface Candidate {
-  at: bigint
-  lsn: Lsn | undefined
-}
-
-/** One observation of a source. */
-export interface Observation {
-  at: bigint
-  /** The position of the next WAL record. */
-  insertLsn: Lsn
-  /** The end of the archived WAL. */
-  archivedLsn: Lsn
-}
-
 const intervalMs = 500
 
-/**
- * A commit gets its timestamp before its record is written. So the position is read at least this long after the clock;
- * by then every commit with a timestamp up to that clock has been written.
- */
-const settleMicros = 1_000_000n
+/** A difference between the clocks of a source and of the platform that is worth a report. */
+const offsetMicros = 2_000_000n
 
-/** Bounds the memory while the archive is down for long. */
-const maxCandidates = 20
-
-export interface Progress {
-  candidates: Candidate[]
-  reached: Candidate | undefined
+/** What is known about the clock of a source. */
+interface Watch {
+  clock: Clock
+  /** The reported difference from the platform's clock. */
+  offset: Micros
+  /** While the WAL since the last observation is being read. */
+  isReading: boolean
 }
 
-/** Updates the candidates with an observation: returns the newest archived one and those still waiting. Pure. */
-export function considerObservation(candidates: Candidate[], seen: Observation): Progress {
-  const placed = candidates.map((candidate) => {
-    const isSettled = seen.at - candidate.at >= settleMicros
-    return candidate.lsn === undefined && isSettled ? { ...candidate, lsn: endOfRecords(seen.insertLsn) } : candidate
-  })
-  const reached = placed.findLast((candidate) => candidate.lsn !== undefined && candidate.lsn <= seen.archivedLsn)
-  const waiting = placed.filter((candidate) => reached === undefined || candidate.at > reached.at)
-  return { reached, candidates: [...waiting.slice(-maxCandidates), { at: seen.at, lsn: undefined }] }
-}
+type Watches = Map<string, Watch>
 
 export function startSampler(world: World, lockConfig: Parameters<typeof holdLock>[0]): Sampler {
-  const known = new Map<string, Candidate[]>()
+  const known: Watches = new Map()
   const lock = holdLock(lockConfig, 'sampler')
   let stopped = false
   let timer: NodeJS.Timeout | undefined
@@ -77,34 +69,94 @@ export function startSampler(world: World, lockConfig: Parameters<typeof holdLoc
   }
 }
 
-async function sampleAll(world: World, known: Map<string, Candidate[]>): Promise<void> {
+async function sampleAll(world: World, known: Watches): Promise<void> {
   const clusters = await listClustersToSample(world.db)
   const found = await Promise.all(clusters.map((cluster) => sampleOne(world, known, cluster).catch(() => undefined)))
   const samples = found.filter((sample) => sample !== undefined)
   if (samples.length > 0) await recordSamples(world.db, samples)
-  const current = new Set(clusters.map(keyOf))
+  const current = new Set(clusters.map(({ stretchId }) => stretchId))
   for (const key of known.keys()) if (!current.has(key)) known.delete(key)
 }
 
-async function sampleOne(
-  world: World,
-  known: Map<string, Candidate[]>,
-  cluster: ClusterToSample,
-): Promise<Sample | undefined> {
+async function sampleOne(world: World, known: Watches, cluster: ClusterToSample): Promise<Sample | undefined> {
   const seen = await observe(world, cluster)
   if (!seen) return undefined
-  const key = keyOf(cluster)
-  const { candidates, reached } = considerObservation(known.get(key) ?? [], seen)
-  known.set(key, candidates)
-  return reached && { clusterId: cluster.id, epoch: cluster.epoch, at: reached.at, lsn: formatLsn(reached.lsn!) }
+  const watch = known.get(cluster.stretchId) ?? { clock: newClock, offset: 0n, isReading: false }
+  known.set(cluster.stretchId, watch)
+  if (watch.isReading) return undefined
+  await reportOffset(world, cluster, watch, seen)
+  const { last } = watch.clock
+  if (last === undefined || seen.steady.before - last.steady.after > maxPauseMicros) {
+    if (cluster.latestAt === null) watch.clock = restartClock(seen)
+    else void resume(world, cluster, watch, seen)
+    return undefined
+  }
+  const step = findStep(last, seen)
+  if (step !== undefined) {
+    await begin(world, cluster, seen, step)
+    return undefined
+  }
+  const { clock, reached } = considerObservation(watch.clock, seen)
+  watch.clock = clock
+  // A window that ran ahead of the platform's clock would promise times that have not come yet.
+  if (!reached || reached.at > nowMicros()) return undefined
+  const { at, lsn, beginLsn } = reached
+  return { stretchId: cluster.stretchId, at, lsn: formatLsn(lsn!), beginLsn: formatLsn(beginLsn) }
+}
+
+/** The clock may have been changed while nobody looked: then the times in the WAL since the last sample show it. */
+async function resume(world: World, cluster: ClusterToSample, watch: Watch, seen: Observation): Promise<void> {
+  watch.isReading = true
+  try {
+    const back = seen.at - cluster.latestAt!
+    if (back < 0n || (await hasStepBack(world, cluster, seen))) await begin(world, cluster, seen, back < 0n ? back : 0n)
+    else watch.clock = restartClock(seen)
+  } catch {
+    // The state database is unavailable. The next observation tries again.
+  } finally {
+    watch.isReading = false
+  }
+}
+
+/** True also if the WAL cannot be read: then nothing is known about the time in between. */
+async function hasStepBack({ repository }: World, cluster: ClusterToSample, seen: Observation): Promise<boolean> {
+  const { id, epoch, timeline, latestLsn } = cluster
+  const range = { from: parseLsn(latestLsn!), to: seen.archivedLsn }
+  if (range.to <= range.from) return false
+  return repository.findStepBack(id, epoch, timeline, range).then(
+    (lsn) => lsn !== undefined,
+    () => true,
+  )
+}
+
+/** Starts a stretch at the observation. The next look at the cluster finds it. */
+function begin({ db }: World, { id, epoch }: ClusterToSample, seen: Observation, clockStep: Micros): Promise<void> {
+  const fromLsn = formatLsn(endOfRecords(seen.insertLsn))
+  return db.transaction(async (tx) => {
+    await startStretch(tx, { clusterId: id, epoch, fromLsn, fromAt: seen.at, clockStep })
+    await requestCheck(tx, id)
+  })
+}
+
+async function reportOffset({ db }: World, { id, stretchId }: ClusterToSample, watch: Watch, seen: Observation) {
+  const difference = seen.at - nowMicros()
+  const offset = difference > -offsetMicros && difference < offsetMicros ? 0n : difference
+  const change = offset - watch.offset
+  if (change > -offsetMicros && change < offsetMicros && (offset === 0n) === (watch.offset === 0n)) return
+  await db.transaction(async (tx) => {
+    await setClockOffset(tx, stretchId, offset)
+    await requestCheck(tx, id)
+  })
+  watch.offset = offset
 }
 
 // Calls the function behind the view pg_replication_slots, because a backend caches the catalog entries of a view: a
 // megabyte for as long as the connection is open.
-const query = `select extract(epoch from clock_timestamp()) as clock, pg_current_wal_insert_lsn() as insert,
+const query = `select pg_current_wal_insert_lsn() as insert, extract(epoch from clock_timestamp()) as clock,
   slot.restart_lsn as archived from pg_get_replication_slots() slot where slot.slot_name = $1`
 
 async function observe({ postgres }: World, { id, slot }: ClusterToSample): Promise<Observation | undefined> {
+  const before = steadyMicros()
   const [row] = await postgres.watch<{ clock: string; insert: string; archived: string | null }>(
     id,
     'postgres',
@@ -114,9 +166,10 @@ async function observe({ postgres }: World, { id, slot }: ClusterToSample): Prom
   if (!row?.archived) return undefined
   // Seconds with six decimal places.
   const at = BigInt(row.clock.replace('.', ''))
-  return { at, insertLsn: parseLsn(row.insert), archivedLsn: parseLsn(row.archived) }
+  const steady = { before, after: steadyMicros() }
+  return { at, steady, insertLsn: parseLsn(row.insert), archivedLsn: parseLsn(row.archived) }
 }
 
-function keyOf(cluster: ClusterToSample): string {
-  return `${cluster.id}/${cluster.epoch}`
+function steadyMicros(): Micros {
+  return process.hrtime.bigint() / 1000n
 }

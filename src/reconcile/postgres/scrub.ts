@@ -1,17 +1,17 @@
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
 import { toolchainOf } from '../../model/postgres/spec.ts'
-import { formatLsn, type Lsn, parseLsn, segmentName, segmentNumber, segmentStart } from '../../model/postgres/wal.ts'
+import { formatLsn, parseLsn, segmentName, segmentNumber } from '../../model/postgres/wal.ts'
 import { findBackupFailure } from '../../store/postgres/backup.ts'
 import { setHealth } from '../../store/postgres/cluster.ts'
 import {
-  breakEpoch,
   claimScrub,
-  findNeededLog,
   findUnreplacedDamage,
   finishScrub,
+  listNeededLog,
   readScrubs,
   type ScrubbedBackup,
 } from '../../store/postgres/scrub.ts'
+import { splitStretches } from '../../store/postgres/stretch.ts'
 import { type World, wait } from '../step.ts'
 
 /** Starts or follows the periodic verification of a kept backup. Undefined while there is no result. */
@@ -46,7 +46,7 @@ async function inspectScrub(cluster: Cluster, backup: ScrubbedBackup, world: Wor
   await backups.removeScrub(cluster.id)
   return wait(0, health?.reason ?? `backup ${backup.label} is verified`, async (tx) => {
     await finishScrub(tx, backup.id, damage)
-    if (gap) await breakEpoch(tx, cluster.id, gap.epoch, gap.lsn)
+    if (gap) await splitStretches(tx, cluster.id, gap.epoch, gap.hole)
     if (health) await setHealth(tx, cluster.id, health)
   })
 }
@@ -65,23 +65,21 @@ function damaged({ label, damage }: { label: string; damage: string }): Health {
 
 interface Gap {
   epoch: number
-  lsn: string
+  hole: { from: string; to: string }
   health: Health
 }
 
-/** Finds the first missing WAL segment between the oldest backup and the end of the recovery window. */
+/** Finds the first missing WAL in what the recovery windows need. */
 async function findGap(cluster: Cluster, { db, repository }: World): Promise<Gap | undefined> {
-  const log = await findNeededLog(db, cluster.id)
-  if (!log) return undefined
-  const from = parseLsn(log.fromLsn)
-  const findEnd = () => repository.archiveEnd(cluster.id, log.epoch, log.timeline, from)
-  const isReached = (end: Lsn | undefined) => end !== undefined && end >= parseLsn(log.toLsn)
-  if (isReached(await findEnd())) return undefined
-  // Checked twice, because the receiver may rename a segment during the listing.
-  const end = await findEnd()
-  if (isReached(end)) return undefined
-  const gapLsn = end ?? segmentStart(segmentNumber(from))
-  const name = segmentName(log.timeline, segmentNumber(gapLsn))
-  const reason = `WAL segment ${name} is missing from the archive; archiving restarts, and a backup follows`
-  return { epoch: log.epoch, lsn: formatLsn(gapLsn), health: degraded(reason) }
+  for (const { epoch, timeline, fromLsn, toLsn } of await listNeededLog(db, cluster.id)) {
+    const range = { from: parseLsn(fromLsn), to: parseLsn(toLsn) }
+    const findHole = () => repository.findHole(cluster.id, epoch, timeline, range)
+    // Checked twice, because the receiver may rename a segment during the listing.
+    const hole = (await findHole()) && (await findHole())
+    if (!hole) continue
+    const name = segmentName(timeline, segmentNumber(hole.from))
+    const health = degraded(`WAL segment ${name} is missing from the archive, and a backup follows`)
+    return { epoch, hole: { from: formatLsn(hole.from), to: formatLsn(hole.to) }, health }
+  }
+  return undefined
 }

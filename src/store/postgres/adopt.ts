@@ -101,8 +101,11 @@ export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: Ado
 
 export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: AdoptedEpoch): Promise<void> {
   await tx.query(
-    `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at, latest_at, latest_lsn)
-     values ($1, $2, $3, $4, $5, $6, now(), timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8)`,
+    `with added as (
+       insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at)
+       values ($1, $2, $3, $4, $5, $6, now()) returning cluster_id, epoch, start_lsn)
+     insert into stretch (cluster_id, epoch, from_lsn, latest_at, latest_lsn, ended)
+     select cluster_id, epoch, start_lsn, timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8, true from added`,
     [
       clusterId,
       epoch.epoch,

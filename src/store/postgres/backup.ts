@@ -90,19 +90,29 @@ export async function lockBackupByLabel(tx: Tx, clusterId: string, label: string
   return (await tx.query<Backup>(`${byLabel} for share`, [clusterId, label])).rows[0]
 }
 
-/** The newest backup of an epoch that ended at or before a time, locked against removal until the transaction ends. */
-export async function findBackupBefore(
+export interface Usable {
+  epoch: number
+  /** WAL before this position is missing. */
+  runLsn: string
+  endLsn: string
+  /** If it ended after this position, it must have ended by this time. */
+  stopped?: { by: bigint; after: string }
+}
+
+/** The newest intact backup of an epoch that ended by a position, locked against removal until the transaction ends. */
+export async function findUsableBackup(
   db: Query,
   clusterId: string,
-  epoch: number,
-  micros: bigint,
+  { epoch, runLsn, endLsn, stopped }: Usable,
 ): Promise<Backup | undefined> {
   const { rows } = await db.query<Backup>(
     `select ${columns} from backup
      where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null and not alone
-       and stopped_at <= timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
-     order by stopped_at desc limit 1 for share`,
-    [clusterId, epoch, micros.toString()],
+       and start_lsn >= $3::pg_lsn and stop_lsn <= $4::pg_lsn
+       and ($5::bigint is null or stop_lsn <= $6::pg_lsn
+         or stopped_at <= timestamptz 'epoch' + $5::bigint * interval '1 microsecond')
+     order by backup.stop_lsn desc, backup.label desc limit 1 for share`,
+    [clusterId, epoch, runLsn, endLsn, stopped?.by.toString() ?? null, stopped?.after ?? null],
   )
   return rows[0]
 }
@@ -193,7 +203,10 @@ export async function readSchedule(db: Query, clusterId: string, epoch: number):
   const { rows } = await db.query<BackupSchedule>(
     `with done as (
        select max(started_at) as at from backup
-       where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null and not exists (
+       where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null
+         and start_lsn >= (select coalesce(max(from_lsn), '0/0') from stretch
+           where stretch.cluster_id = $1 and stretch.epoch = $2 and after_hole)
+         and not exists (
          select 1 from backup damaged
          where damaged.cluster_id = $1 and damaged.state = 'completed' and damaged.damaged_at >= backup.started_at))
      select exists (select 1 from backup where cluster_id = $1 and state in ('queued', 'running')) as active,

@@ -14,7 +14,8 @@ import {
 import { callerColumns, callerCte, callerOf, callersCte } from '../account/token.ts'
 import { byPosition } from '../batch.ts'
 import type { Db, Query, Tx } from '../db.ts'
-import { windowsColumn } from './archive.ts'
+import { enqueue } from '../work.ts'
+import { windowsColumn } from './stretch.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
   cluster.state_since as "stateSince", cluster.progress_at as "progressAt", cluster.plan, cluster.pg_major as "pgMajor",
@@ -248,6 +249,12 @@ export async function releaseCluster(tx: Tx, id: string): Promise<void> {
 }
 
 /** `health_since` changes only with the status. */
+/** Makes the next look at the cluster a full check. */
+export async function requestCheck(tx: Tx, id: string): Promise<void> {
+  await tx.query('update cluster set quota_checked_at = null where id = $1', [id])
+  await enqueue(tx, 'cluster', id)
+}
+
 export async function setHealth(tx: Tx, id: string, health: Health): Promise<void> {
   await tx.query(
     `update cluster set health = $2, health_reason = $3,

@@ -6,10 +6,11 @@ import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 import { lockState, transition } from '../transition.ts'
 import { enqueue } from '../work.ts'
-import { listWindows, type RecoveryWindow } from './archive.ts'
 import { insertCluster } from './cluster.ts'
 import { markUndescribed } from './cluster-describe.ts'
-import { findPlanFor, inherited, insertPins, insertRestore, pinsOf } from './restore.ts'
+import { inherited, insertPins, insertRestore, pinsOf } from './restore.ts'
+import { planForPosition } from './restore-plan.ts'
+import { listWindows, type RecoveryWindow } from './stretch.ts'
 
 const columns = `drill.id, cluster_id as "clusterId", state, state_since as "stateSince", progress_at as "progressAt",
   created_at as "createdAt", started_at as "startedAt", target, scratch_id as "scratchId", finished_at as "finishedAt",
@@ -88,14 +89,14 @@ interface Moment {
 async function pickMoment(db: Query, clusterId: string, window: RecoveryWindow): Promise<Moment> {
   const { rows } = await db.query<Moment>(
     `select at, lsn::text as lsn from (
-       select at, lsn from sample join cluster on cluster.id = cluster_id
-       where cluster_id = $1 and epoch = $2 and (drill_query is null or at >= drill_query_at)
+       select at, lsn from sample join cluster on cluster.id = $1
+       where stretch_id = $2 and (drill_query is null or at >= drill_query_at)
          and at between timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
          and timestamptz 'epoch' + $4::bigint * interval '1 microsecond'
        union
        select timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5::pg_lsn) moment
      order by random() limit 1`,
-    [clusterId, window.epoch, window.earliest.toString(), window.latest.toString(), window.latestLsn],
+    [clusterId, window.stretchId, window.earliest.toString(), window.latest.toString(), window.latestLsn],
   )
   return rows[0]!
 }
@@ -105,8 +106,7 @@ export async function startDrill(tx: Tx, drill: Drill, source: Cluster): Promise
   const window = (await listWindows(tx, source.id)).at(-1)
   if (!window) throw new Error('the recovery window no longer exists')
   const { at, lsn } = await pickMoment(tx, source.id, window)
-  // The WAL ends at the position of the sample: replay must reach it, and later WAL is not copied.
-  const plan = await findPlanFor(tx, source.id, { ...window, latestLsn: lsn }, at)
+  const plan = await planForPosition(tx, source.id, window, lsn)
   const id = newId()
   // No receiver archives its WAL, so commits must not wait for one.
   const settings = { ...inherited(source), synchronousArchive: false, scratch: true }

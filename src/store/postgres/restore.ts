@@ -1,10 +1,7 @@
-import { invalid } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import type { RestorePhase, RestorePlan } from '../../model/postgres/restore.ts'
-import { type Micros, nowMicros, toRfc3339 } from '../../model/time.ts'
+import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
-import type { RecoveryWindow } from './archive.ts'
-import { findBackupBefore } from './backup.ts'
 import type { NewCluster } from './cluster.ts'
 
 export interface Restore {
@@ -170,7 +167,7 @@ export async function setRestoreVerified(tx: Tx, clusterId: string): Promise<voi
   await releaseUnneeded(tx, clusterId)
 }
 
-/** Removes the dependency on the parent after the first own backup. */
+/** Removes the dependency on the parent. */
 export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update archive set base = null where cluster_id = $1 and base is not null', [clusterId])
   await releaseUnneeded(tx, clusterId)
@@ -199,37 +196,4 @@ export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
     toolchain: source.toolchain,
     drillQuery: source.drillQuery,
   }
-}
-
-/** Plans a restore from the newest backup before a time and the archived WAL after it. */
-export async function findPlanFor(
-  db: Query,
-  sourceId: string,
-  window: RecoveryWindow,
-  time: Micros = window.latest,
-): Promise<RestorePlan> {
-  const own = { clusterId: sourceId, epoch: window.epoch, timeline: window.timeline, end: window.latestLsn }
-  const rest = { target: { kind: 'time', time: databaseTime(time) } as const, timeline: window.timeline }
-  const backup = await findBackupBefore(db, sourceId, window.epoch, time)
-  if (backup) {
-    const { label, startLsn, stopLsn } = backup
-    return { backup: { clusterId: sourceId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own], ...rest }
-  }
-  if (!window.base) throw invalid('point-in-time restore is unavailable: the backup it needs is being removed')
-  return { backup: window.base.backup, pieces: [...window.base.pieces, own], ...rest }
-}
-
-/** Plans the restore from an older backup. Undefined when there is none, or when this backup was requested by label. */
-export async function findOtherPlan(db: Query, restore: Restore, plan: RestorePlan): Promise<RestorePlan | undefined> {
-  if (restore.backupId !== null || restore.purpose === 'drill') return undefined
-  const own = plan.pieces.at(-1)!
-  const backup = await findBackupBefore(db, own.clusterId, own.epoch, restore.pitrTime ?? nowMicros())
-  if (!backup || backup.label === plan.backup.label) return undefined
-  const { clusterId, label, startLsn, stopLsn } = backup
-  return { ...plan, backup: { clusterId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own] }
-}
-
-/** The format of `recovery_target_time`. */
-function databaseTime(time: Micros): string {
-  return toRfc3339(time).replace('T', ' ').replace('Z', '+00')
 }

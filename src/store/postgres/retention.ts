@@ -33,6 +33,17 @@ export async function markPinnedAlone(db: Query, clusterId: string, days: number
   )
 }
 
+/** Whether own backups cover the retention period of a cluster that still depends on its parent. */
+export async function isBaseExpired(db: Query, clusterId: string, days: number): Promise<boolean> {
+  const { rows } = await db.query<{ isExpired: boolean }>(
+    `with ${edge}
+     select edge.at is not null and exists (
+       select 1 from archive where cluster_id = $1 and base is not null) as "isExpired" from edge`,
+    [clusterId, days],
+  )
+  return rows[0]!.isExpired
+}
+
 export interface ArchiveNeed {
   epoch: number
   hasEnded: boolean
@@ -64,7 +75,6 @@ export async function listArchiveNeeds(db: Query, clusterId: string): Promise<Ar
 }
 
 export async function removeEpoch(tx: Tx, clusterId: string, epoch: number): Promise<void> {
-  await tx.query('delete from sample where cluster_id = $1 and epoch = $2', [clusterId, epoch])
   await tx.query('delete from archive where cluster_id = $1 and epoch = $2 and ended_at is not null', [
     clusterId,
     epoch,
@@ -85,7 +95,6 @@ export async function mustKeepDeleted(db: Query, clusterId: string, days: number
 
 /** Deletes the backup and archive rows of a purged cluster. */
 export async function deleteBackupRows(tx: Tx, clusterId: string): Promise<void> {
-  await tx.query('delete from sample where cluster_id = $1', [clusterId])
   await tx.query('delete from archive where cluster_id = $1', [clusterId])
   await tx.query(
     `update backup set state = 'removed', state_since = now() where cluster_id = $1 and state <> 'removed'`,
@@ -96,5 +105,9 @@ export async function deleteBackupRows(tx: Tx, clusterId: string): Promise<void>
 export async function markRetention(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('update cluster set retention_at = now() where id = $1', [clusterId])
   // Drills and restores of damaged archives use samples of the recovery window only, which is shorter than a month.
-  await tx.query(`delete from sample where cluster_id = $1 and at < now() - interval '31 days'`, [clusterId])
+  await tx.query(
+    `delete from sample using stretch
+     where stretch.id = stretch_id and stretch.cluster_id = $1 and at < now() - interval '31 days'`,
+    [clusterId],
+  )
 }

@@ -1,6 +1,7 @@
 import type { Query, Tx } from '../db.ts'
 import { enqueue } from '../work.ts'
 import { setScrubbed } from './backup.ts'
+import { stretches } from './stretch.ts'
 
 export interface ScrubbedBackup {
   id: string
@@ -105,7 +106,7 @@ export async function findUnreplacedDamage(db: Query, clusterId: string): Promis
   return rows[0]
 }
 
-/** The WAL of the current epoch that its backups need. */
+/** A part of the WAL that backups need for the recovery windows. */
 export interface NeededLog {
   epoch: number
   timeline: number
@@ -113,26 +114,19 @@ export interface NeededLog {
   toLsn: string
 }
 
-/** Undefined while the epoch has no backup. */
-export async function findNeededLog(db: Query, clusterId: string): Promise<NeededLog | undefined> {
+/** From the first usable backup of each run of WAL to its newest sample. */
+export async function listNeededLog(db: Query, clusterId: string): Promise<NeededLog[]> {
   const { rows } = await db.query<NeededLog>(
-    `select archive.epoch, archive.timeline, min(backup.start_lsn)::text as "fromLsn", archive.latest_lsn::text as "toLsn"
-     from archive join backup using (cluster_id, epoch, timeline)
-     where archive.cluster_id = $1 and archive.ended_at is null and archive.latest_lsn is not null
-       and backup.state = 'completed' and backup.damage is null and not backup.alone
-     group by archive.epoch, archive.timeline, archive.latest_lsn`,
+    `select run.epoch, timeline, run.latest_lsn::text as "toLsn", coalesce(
+         case when run_lsn = '0/0' and base is not null then start_lsn end,
+         (select min(start_lsn) from backup
+          where backup.cluster_id = $1 and backup.epoch = run.epoch and state = 'completed' and damage is null
+            and not alone and backup.start_lsn >= run_lsn and backup.start_lsn < run.latest_lsn))::text as "fromLsn"
+     from (
+       select epoch, run_lsn, max(latest_lsn) as latest_lsn from ${stretches} group by epoch, run_lsn) run
+     join archive on archive.cluster_id = $1 and archive.epoch = run.epoch
+     where run.latest_lsn is not null order by run.epoch, run_lsn`,
     [clusterId],
   )
-  return rows[0]
-}
-
-/** Ends the epoch and its recovery window at the last sample before the missing WAL. */
-export async function breakEpoch(tx: Tx, clusterId: string, epoch: number, holeLsn: string): Promise<void> {
-  await tx.query(
-    `with kept as (
-       select at, lsn from sample where cluster_id = $1 and epoch = $2 and lsn <= $3::pg_lsn order by at desc limit 1)
-     update archive set ended_at = now(), latest_at = (select at from kept), latest_lsn = (select lsn from kept)
-     where cluster_id = $1 and epoch = $2 and ended_at is null`,
-    [clusterId, epoch, holeLsn],
-  )
+  return rows.filter(({ fromLsn }) => fromLsn !== null)
 }

@@ -47,7 +47,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
   function specFor({ spec }: TestCluster, change: Partial<RestoreSpec> = {}): RestoreSpec {
     const { toolchain, uid } = spec
     const pieces = [ownPiece(source.id, end)]
-    return { toolchain, uid, backup, pieces, target: { kind: 'end' }, timeline: 1, trusted: true, ...change }
+    return { toolchain, uid, backup, pieces, timeline: 1, trusted: true, ...change }
   }
 
   /** Replaces the verifier: it checks names and sizes at once, but checksums only when the test allows it. */

@@ -15,6 +15,7 @@ import {
   type Backup,
   commit,
   cut,
+  endAt,
   epoch,
   numbers,
   openRestoreBench,
@@ -64,14 +65,14 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await commit(bench, source.id, 7)
   })
 
-  function specFor(target: TestCluster, goal: Target, change: Partial<RestoreSpec> = {}): RestoreSpec {
+  function specFor(target: TestCluster, change: Partial<RestoreSpec> = {}): RestoreSpec {
     const { toolchain, uid } = target.spec
-    return { toolchain, uid, backup, pieces: [ownPiece(source.id, end)], target: goal, timeline: 1, ...change }
+    return { toolchain, uid, backup, pieces: [ownPiece(source.id, end)], timeline: 1, ...change }
   }
 
   async function restore(goal: Target, change: Partial<RestoreSpec> = {}) {
     const target = await bench.newTarget(source)
-    return restoreInto(bench, target, specFor(target, goal, change))
+    return restoreInto(bench, target, await endAt(bench, specFor(target, change), goal))
   }
 
   /** Copies the source's part of the repository under another name, in order to damage it. */
@@ -111,7 +112,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       `begin; insert into public.number values (100); prepare transaction 'kept'`,
     )
     const target = await bench.newTarget(source)
-    const spec = specFor(target, { kind: 'end' }, { pieces: [ownPiece(source.id, await cut(bench, source.id))] })
+    const spec = specFor(target, { pieces: [ownPiece(source.id, await cut(bench, source.id))] })
     const { id } = await restoreInto(bench, target, spec)
     expect(await bench.postgres.query(id, 'fly-db', 'select gid from pg_prepared_xacts')).toEqual([{ gid: 'kept' }])
     await bench.postgres.query(id, 'fly-db', `commit prepared 'kept'`)
@@ -132,7 +133,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
 
   test('accepts no clients before it is finished, and then without a restart', async () => {
     const target = await bench.newTarget(source)
-    const spec = specFor(target, { kind: 'end' })
+    const spec = specFor(target)
     await bench.restores.startCopy(target.id, spec)
     await untilCopied(bench.restores, target.id)
     await bench.postgres.ensureRunning(target.id, { ...target.spec, closed: true })
@@ -269,7 +270,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     }
     const unwary = restoreDriver({ ...bench, repository: { ...bench.repository, planWal } })
     const target = await bench.newTarget(source)
-    const { restored } = await restoreInto({ ...bench, restores: unwary }, target, specFor(target, { kind: 'end' }))
+    const { restored } = await restoreInto({ ...bench, restores: unwary }, target, specFor(target))
     expect(restored).toMatchObject({ is: 'failed', reason: expect.stringMatching(/^the write-ahead log is damaged/) })
   })
 
@@ -309,7 +310,7 @@ describe('A copy', () => {
   function specFor({ spec }: TestCluster, from = source.id): RestoreSpec {
     const { toolchain, uid } = spec
     const pieces = [ownPiece(source.id, end)]
-    return { toolchain, uid, backup: { ...backup, clusterId: from }, pieces, target: { kind: 'end' }, timeline: 1 }
+    return { toolchain, uid, backup: { ...backup, clusterId: from }, pieces, timeline: 1 }
   }
 
   /** Replaces the verifier, so that the verification waits for the test. */

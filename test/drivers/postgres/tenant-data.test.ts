@@ -79,8 +79,7 @@ describe.each(['16', '17'] as const)('the data directory of PostgreSQL %s', (maj
   test.each(Object.keys(replacements))('may have %s as its settings', async (kind) => {
     const { home, supervisor, postgres } = bench
     const backup = { clusterId: cluster.id, label: 'x', startLsn: '0/1', stopLsn: '0/2' } as RestoreSpec['backup']
-    const target = { kind: 'end' } as const
-    const spec: RestoreSpec = { ...cluster.spec, backup, pieces: [], target, timeline: 1 }
+    const spec: RestoreSpec = { ...cluster.spec, backup, pieces: [], timeline: 1 }
     await withReplaced('postgresql.auto.conf', kind, async () => {
       // The cluster was never restored, so it has no timeline of its own; what matters is that the call returns.
       await expect(inspectRecovery({ home, supervisor, postgres }, cluster.id, spec)).rejects.toThrow('history file')

@@ -32,7 +32,6 @@ async function settle() {
   })
 }
 
-/** Stops there, because the cluster's first own backup replaces its base. */
 async function settleUntilReady(id: string) {
   for (let i = 0; i < 200; i++) {
     await platform.sql(`update work set run_at = now(), leased_until = null`)
@@ -58,7 +57,7 @@ async function untilPlanned(id: string, label: string) {
 }
 
 async function setLatest(at: string) {
-  await platform.sql(`update archive set latest_at = $2, latest_lsn = '0/3000000' where cluster_id = $1`, [source, at])
+  await platform.sql(`update stretch set latest_at = $2, latest_lsn = '0/3000000' where cluster_id = $1`, [source, at])
 }
 
 const restore = (body: unknown, id = source, options: object = {}) =>
@@ -153,9 +152,14 @@ describe('a restore answers', () => {
 
   test('422 for a time in a gap of the archive', async () => {
     await platform.sql(`update archive set ended_at = now()`)
+    await platform.sql(`update stretch set ended = true`)
     await platform.sql(
-      `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, latest_at, latest_lsn)
-       values ($1, 2, 'berth_2', 1, '0/5000000', '2026-11-01T15:00:00Z', '0/6000000')`,
+      `insert into archive (cluster_id, epoch, slot, timeline, start_lsn) values ($1, 2, 'berth_2', 1, '0/5000000')`,
+      [source],
+    )
+    await platform.sql(
+      `insert into stretch (cluster_id, epoch, from_lsn, latest_at, latest_lsn)
+       values ($1, 2, '0/5000000', '2026-11-01T15:00:00Z', '0/6000000')`,
       [source],
     )
     await platform.sql(
@@ -194,7 +198,7 @@ describe('a restore', () => {
     expect(plan).toMatchObject({
       backup: { clusterId: source, label: '20261101-095900F' },
       pieces: [{ clusterId: source, epoch: 1, end: '0/3000000' }],
-      target: { kind: 'time', time: '2026-11-01 11:30:00.123456+00' },
+      search: { time: '1793532600123456' },
     })
   })
 
@@ -205,7 +209,8 @@ describe('a restore', () => {
       restore: { backup_id: '20261101-095900F' },
     })
     const [plan] = (await platform.sql('select plan from restore')).map((row) => row.plan)
-    expect(plan).toMatchObject({ target: { kind: 'end' }, pieces: [{ end: plan.backup.stopLsn }] })
+    expect(plan).toMatchObject({ pieces: [{ end: plan.backup.stopLsn }] })
+    expect(plan).not.toHaveProperty('search')
   })
 
   test('of the same time again gets another name', async () => {
@@ -309,7 +314,8 @@ describe('a restore', () => {
       platform.fake.verificationRuns = false
       await lookUntil(async () => (await show(id)).restore.verified)
       expect((await show(id)).status).toBe('ready')
-      expect(await isPinned(id)).toBe(false)
+      // Its base makes the time before its first own backup restorable.
+      expect(await isPinned(id)).toBe(true)
     })
 
     test.each([
@@ -392,7 +398,6 @@ describe('a restore', () => {
     expect(plan).toMatchObject({
       backup: { clusterId: source, label: '20261031-000000F', startLsn: '0/1000028' },
       pieces: [{ clusterId: source, epoch: 1, end: '0/3000000' }],
-      target: { kind: 'time', time: '2026-11-01 11:00:00+00' },
     })
     const pins = await platform.sql('select label from pin where holder_id = $1 order by label', [id])
     expect(pins.map(({ label }) => label)).toEqual(['20261031-000000F', '20261101-095900F'])

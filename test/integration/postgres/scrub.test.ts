@@ -119,48 +119,49 @@ describe('the archive', () => {
     const at = (minutes: number) => `now() - interval '${60 - minutes} minutes'`
     await platform.sql(`update backup set stopped_at = ${at(0)} where cluster_id = $1`, [id])
     for (const minute of [1, 2, 3, 4]) {
-      await platform.sql(`insert into sample values ($1, 1, ${at(minute)}, $2)`, [id, `0/${minute + 2}000100`])
+      await platform.sql(
+        `insert into sample (stretch_id, at, lsn, begin_lsn)
+         select id, ${at(minute)}, $2, $2::pg_lsn - 16 from stretch where cluster_id = $1`,
+        [id, `0/${minute + 2}000100`],
+      )
     }
-    await platform.sql(`update archive set latest_at = ${at(5)}, latest_lsn = '0/7000100' where cluster_id = $1`, [id])
+    await platform.sql(`update stretch set latest_at = ${at(5)}, latest_lsn = '0/7000100' where cluster_id = $1`, [id])
   }
 
   test('without a gap does not change', async () => {
     const id = await withOldBackup()
     await withLog(id)
-    fake.archiveEnd = 0x8000000n
     await until(() => isFresh(id))
     await look(3)
-    expect(await platform.sql('select epoch from archive where cluster_id = $1', [id])).toEqual([{ epoch: 1 }])
+    expect(await platform.sql('select epoch from stretch where cluster_id = $1', [id])).toEqual([{ epoch: 1 }])
   })
 
-  test('with a missing segment ends before it, and a new epoch starts with a backup', async () => {
+  test('with a missing segment has a window before it, and one after it once there is a backup', async () => {
     const id = await withOldBackup()
     await withLog(id)
-    fake.archiveEnd = 0x5000000n
+    fake.hole = { from: 0x5000000n, to: 0x6000000n }
     await until(() => isFresh(id))
     expect((await show(id)).health).toMatchObject({
       status: 'degraded',
-      reason:
-        'WAL segment 000000010000000000000005 is missing from the archive; archiving restarts, and a backup follows',
+      reason: 'WAL segment 000000010000000000000005 is missing from the archive, and a backup follows',
     })
     await until(async () => (await completed(id)).length === 2)
-    expect(fake.slots.get(id)).toBe('berth_2')
-    const epochs = await platform.sql(
-      `select archive.epoch, latest_lsn::text as lsn, ended_at is null as current, latest_at = sample.at as cut
-       from archive left join sample on sample.lsn = latest_lsn where archive.cluster_id = $1 order by archive.epoch`,
+    expect(fake.slots.get(id)).toBe('berth_1')
+    const stretches = await platform.sql(
+      `select from_lsn::text as "from", latest_lsn::text as "to", ended, after_hole as "afterHole",
+         earliest_at is not null as open from stretch where cluster_id = $1 order by from_lsn`,
       [id],
     )
-    expect(epochs).toEqual([
-      { epoch: 1, lsn: '0/4000100', current: false, cut: true },
-      { epoch: 2, lsn: null, current: true, cut: null },
+    expect(stretches).toMatchObject([
+      { to: '0/4000100', ended: true, afterHole: false, open: true },
+      { from: '0/6000000', to: '0/7000100', ended: false, afterHole: true },
     ])
-    expect((await completed(id)).map((row) => row.epoch)).toEqual([1, 2])
   })
 
   test('without its first segment has no recovery window', async () => {
     const id = await withOldBackup()
     await withLog(id)
-    fake.archiveEnd = undefined
+    fake.hole = { from: 0n, to: 0x3000000n }
     await until(() => isFresh(id))
     expect((await show(id)).recovery_windows).toEqual([])
   })

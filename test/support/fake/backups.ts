@@ -93,7 +93,6 @@ export class FakeBackups extends FakePostgres {
         return this.called(this.copyProblem ? { is: 'failed', reason: this.copyProblem } : { is: 'done' })
       },
       inspectRecovery: () => this.called(this.recoverySeen ?? { is: 'promoted', ...this.recovered }),
-      continueToEnd: () => this.called(undefined),
       finish: () => this.called(50_000_000),
       remove: () => this.called(undefined),
     }

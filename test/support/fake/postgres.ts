@@ -6,6 +6,7 @@ import type {
   BackupDescription,
   ClusterDescription,
   Repository,
+  WalRange,
   WalTail,
 } from '../../../src/drivers/repository/driver.ts'
 import { unavailable } from '../../../src/model/errors.ts'
@@ -32,6 +33,12 @@ export class FakePostgres extends FakeCalls {
     '2026-11-15 15:37:38.6  pg_receivewal: error: disconnected',
   ]
   archiveEnd: bigint | undefined
+  /** Missing WAL. */
+  hole: WalRange | undefined
+  /** The position of every time. */
+  cut: bigint | undefined
+  cutProblem: string | undefined
+  hasStepBack = false
   readonly limits = new Set<string>()
   readonly logs = new Map<string, string[]>()
   freeBytes = 10 ** 12
@@ -109,7 +116,7 @@ export class FakePostgres extends FakeCalls {
       if (/pg_read_all_data/.test(text)) return this.called([])
       if (/pg_prepared_xacts/.test(text)) return this.called([])
       if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
-      if (/clock_timestamp/.test(text)) return this.called([{ at: new Date().toISOString() }])
+      if (/clock_timestamp/.test(text)) return this.called([{ lsn: '0/3000100', at: new Date().toISOString() }])
       if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
       if (/rolpassword as verifier/.test(text)) return this.called([{ verifier: this.verifiers.get(id) }])
       if (/from pg_authid/.test(text)) return this.called([])
@@ -225,6 +232,15 @@ export class FakePostgres extends FakeCalls {
       removeArchive: () => this.called(undefined),
       archiveEnd: () => this.called(this.archiveEnd),
       archiveTail: () => this.called(this.archiveTail),
+      findHole: (_id: string, _epoch: number, _timeline: number, { from, to }: WalRange) => {
+        const hole = this.hole && this.hole.from < to && this.hole.to > from ? this.hole : undefined
+        return this.called(hole)
+      },
+      findCut: (_id: string, _epoch: number, _timeline: number, _time: bigint, { to }: WalRange) => {
+        if (this.cutProblem) throw new Error(this.cutProblem)
+        return this.called(this.cut ?? to)
+      },
+      findStepBack: () => this.called(this.hasStepBack ? 1n : undefined),
       findDescription: (id: string) => this.called(this.descriptions.get(id)),
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
       describeCluster: (id: string, description: ClusterDescription) => {

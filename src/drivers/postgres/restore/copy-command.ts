@@ -43,9 +43,3 @@ export function copyCommand(options: CopyOptions): string[] {
 export function refusalCommand(reason: string): string[] {
   return ['/bin/sh', '-c', 'echo "$1"; exit 1', 'copy', reason.replaceAll(/\s+/g, ' ')]
 }
-
-/** Replaces a file atomically with standard input. It must run as the user of the cluster, who could have put a link there. */
-export function replaceCommand(file: string): [string, string[]] {
-  const script = 'umask 077; rm -rf "$1.next"; cat > "$1.next" && sync "$1.next" && mv -T "$1.next" "$1"'
-  return ['/bin/sh', ['-c', script, 'replace', file]]
-}

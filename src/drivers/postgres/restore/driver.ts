@@ -18,8 +18,6 @@ export type CopyState =
 
 export type RecoveryState =
   | { is: 'replaying'; replayedUntil: string | null; replayedLsn: string | null }
-  /** No transaction committed after the target time, so PostgreSQL did not find where to stop: call `continueToEnd`. */
-  | { is: 'ended-early' }
   | { is: 'failed'; reason: string }
   | { is: 'promoted'; endLsn: string; timeline: number; replayedUntil: string | null }
 
@@ -39,10 +37,8 @@ export interface RestoreDriver {
   inspectVerification(id: string): Promise<VerificationState>
   /** Reads the progress of the recovery after the server was started. */
   inspectRecovery(id: string, spec: RestoreSpec): Promise<RecoveryState>
-  /** Restarts the recovery without a target time, so that it replays everything up to the end of the plan. */
-  continueToEnd(id: string, spec: RestoreSpec): Promise<void>
   /**
-   * Removes the recovery settings; throws if replay did not reach the target. Returns the number of copied bytes, or
+   * Removes the recovery settings; throws if replay did not reach the end of the plan. Returns the number of copied bytes, or
    * undefined in a repeated call.
    */
   finish(id: string, spec: RestoreSpec): Promise<number | undefined>

@@ -1,30 +1,18 @@
 import { expect, test } from 'vitest'
-import {
-  findFatal,
-  findMark,
-  findReadError,
-  findReplayedLsn,
-  hasTimeTarget,
-  recoveryLines,
-  recoverySettings,
-} from './log.ts'
-
-const time = '2026-11-15 10:02:03.000001+00'
+import { findFatal, findMark, findReadError, findReplayedLsn, recoveryLines, recoverySettings } from './log.ts'
 
 function line(mark: string, text: string): string {
   return `2026-11-15 03:32:42.013821102  [3806] ${mark} ${text}`
 }
 
-test('renders only the settings that the target needs', () => {
-  expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_time = '${time}'\n`)
-  expect(recoverySettings({ kind: 'time', time }, 3)).toContain(`recovery_target_timeline = '3'\n`)
-  expect(hasTimeTarget(recoverySettings({ kind: 'time', time }, 1))).toBe(true)
-  expect(recoverySettings({ kind: 'end' }, 1)).not.toMatch(/recovery_target(_time|_action)? =/)
+test('sets no target, because the WAL ends at it', () => {
+  expect(recoverySettings(3)).toContain(`recovery_target_timeline = '3'\n`)
+  expect(recoverySettings(1)).not.toMatch(/recovery_target(_time|_lsn|_action)? =/)
 })
 
 test('separates the attempts of a server, and its recovery from its clients', () => {
-  const first = findMark(recoverySettings({ kind: 'time', time }, 1))!
-  const second = findMark(recoverySettings({ kind: 'end' }, 1))!
+  const first = findMark(recoverySettings(1))!
+  const second = findMark(recoverySettings(1))!
   expect(first).not.toBe(second)
   const log = [
     line(first, 'startup: FATAL:  recovery ended before configured recovery target was reached'),

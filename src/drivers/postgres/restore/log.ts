@@ -1,21 +1,18 @@
-// The messages of a server in recovery. s6 restarts it after a failure, perhaps with other recovery settings, so these
-// settings put a random mark into the log prefix that identifies the lines of the current attempt.
+// The messages of a server in recovery. s6 restarts it after a failure, so the recovery settings put a random mark into the log prefix that identifies the lines of the current attempt.
 import { randomBytes } from 'node:crypto'
-import type { RestorePlan } from '../../../model/postgres/restore.ts'
 import { stripLogTime } from '../../s6/job.ts'
 import { renderSettings } from '../settings.ts'
 
 /**
- * Renders postgresql.auto.conf for a recovery. The settings are not passed as arguments, which stay the same after the
+ * Renders postgresql.auto.conf for a recovery. There is no recovery target: the WAL in pg_wal ends at it. The settings are not passed as arguments, which stay the same after the
  * promotion. Settings whose default is right, such as hot_standby and recovery_target_inclusive, are left out: PostgreSQL
  * complains at every reload about each of them that has disappeared from the file.
  */
-export function recoverySettings(target: RestorePlan['target'], timeline: number): string {
+export function recoverySettings(timeline: number): string {
   return renderSettings({
     // Required by PostgreSQL, although all WAL is in pg_wal already.
     restore_command: 'false',
     recovery_target_timeline: String(timeline),
-    ...(target.kind === 'time' && { recovery_target_action: 'promote', recovery_target_time: target.time }),
     // The copy has been flushed already; syncing each of its files would take long.
     recovery_init_sync_method: 'syncfs',
     synchronous_standby_names: '',
@@ -30,10 +27,6 @@ function newMark(): string {
 
 export function findMark(settings: string): string | undefined {
   return /^log_line_prefix = .*(recovery-[0-9a-f]{12})/m.exec(settings)?.[1]
-}
-
-export function hasTimeTarget(settings: string): boolean {
-  return /^recovery_target_time = /m.test(settings)
 }
 
 export interface LogLine {

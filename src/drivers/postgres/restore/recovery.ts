@@ -2,25 +2,13 @@
 import { isDiskFull } from '../../../model/disk-full.ts'
 import { formatLsn, historyName } from '../../../model/postgres/wal.ts'
 import type { Home } from '../../host/home.ts'
-import { run } from '../../host/process.ts'
 import { readUntrustedFile } from '../../host/untrusted-file.ts'
 import type { Supervisor } from '../../s6/driver.ts'
 import type { PostgresDriver } from '../driver.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
 import { superuser } from '../sql/platform-role.ts'
-import { replaceCommand } from './copy-command.ts'
 import type { RecoveryState, RestoreSpec } from './driver.ts'
-import {
-  endedEarly,
-  findFatal,
-  findMark,
-  findReadError,
-  findReplayedLsn,
-  hasTimeTarget,
-  type LogLine,
-  recoveryLines,
-  recoverySettings,
-} from './log.ts'
+import { endedEarly, findFatal, findMark, findReadError, findReplayedLsn, type LogLine, recoveryLines } from './log.ts'
 import { findShortfall, readTimelineStart, type TimelineStart } from './wal.ts'
 
 export interface RecoveryParts {
@@ -103,22 +91,12 @@ async function findTimelineStart({ home, postgres }: RecoveryParts, id: string):
 }
 
 function explainFatal(fatal: string, spec: RestoreSpec): RecoveryState {
-  if (fatal === endedEarly && spec.target.kind === 'time') return { is: 'ended-early' }
   if (isDiskFull(fatal)) return { is: 'failed', reason: 'the disk is full' }
   if (fatal === endedEarly) {
     const { label, stopLsn } = spec.backup
     return { is: 'failed', reason: `the write-ahead log is damaged before ${stopLsn}, the end of backup ${label}` }
   }
   return { is: 'failed', reason: `recovery failed: ${fatal}` }
-}
-
-// A repeated call does nothing. If this is interrupted before the restart, s6 restarts the server, which has exited.
-export async function continueToEnd(parts: RecoveryParts, id: string, spec: RestoreSpec): Promise<void> {
-  const paths = clusterPaths(parts.home, id)
-  if (!hasTimeTarget(readDataFile(paths, settingsName) ?? '')) return
-  const [command, args] = replaceCommand(`${paths.data}/${settingsName}`)
-  await run(command, args, { uid: spec.uid, input: recoverySettings({ kind: 'end' }, spec.timeline) })
-  await parts.supervisor.restartService(paths.service)
 }
 
 export async function finishRecovery(parts: RecoveryParts, id: string, spec: RestoreSpec): Promise<void> {

@@ -30,7 +30,7 @@ import {
 } from './copy-command.ts'
 import type { CopyState, RestoreDriver, RestoreFailure, RestoreSpec, VerificationState } from './driver.ts'
 import { recoverySettings } from './log.ts'
-import { continueToEnd, finishRecovery, inspectRecovery, type RecoveryParts } from './recovery.ts'
+import { finishRecovery, inspectRecovery, type RecoveryParts } from './recovery.ts'
 import { manifestBytes, planBytes, renderPlan } from './wal.ts'
 
 export interface RestoreParts extends RecoveryParts {
@@ -45,7 +45,6 @@ export function restoreDriver(parts: RestoreParts): RestoreDriver {
     inspectCopy: (id, timeoutSeconds = 0) => inspectCopy(parts, id, timeoutSeconds),
     inspectVerification: (id) => inspectVerification(parts, id),
     inspectRecovery: (id, spec) => inspectRecovery(parts, id, spec),
-    continueToEnd: (id, spec) => continueToEnd(parts, id, spec),
     async finish(id, spec) {
       await finishRecovery(parts, id, spec)
       const plan = readTextIfPresent(planFile(clusterPaths(parts.home, id)))
@@ -167,7 +166,7 @@ function copyOptions({ repository }: RestoreParts, paths: ClusterPaths, spec: Re
     backup: repository.backupData(clusterId, label),
     label,
     plan: planFile(paths),
-    settings: recoverySettings(spec.target, spec.timeline),
+    settings: recoverySettings(spec.timeline),
     verifier: `${spec.toolchain.tools}/pg_verifybackup`,
     trusted: spec.trusted ?? false,
   }

@@ -3,10 +3,9 @@ import type { RestorePlan } from '../../../model/postgres/restore.ts'
 import { parseLsn } from '../../../model/postgres/wal.ts'
 import { findShortfall, manifestBytes, planBytes, readTimelineStart, renderPlan } from './wal.ts'
 
-type Expected = Pick<RestorePlan, 'target' | 'pieces' | 'timeline'>
+type Expected = Pick<RestorePlan, 'pieces' | 'timeline'>
 
 const expected: Expected = {
-  target: { kind: 'end' },
   pieces: [
     { clusterId: 'a', epoch: 1, timeline: 1, end: '0/2800000' },
     { clusterId: 'b', epoch: 1, timeline: 2, end: '0/3002028' },
@@ -44,13 +43,6 @@ test.each([
   const behindHeader = { ...expected, pieces: [{ clusterId: 'b', epoch: 1, timeline: 2, end: cut }] }
   expect(findShortfall(endedAt(whole), behindHeader)).toBeUndefined()
   expect(findShortfall(endedAt(short), behindHeader)).toContain('damaged')
-})
-
-test('accepts a target time only if PostgreSQL stopped at it', () => {
-  const timed: Expected = { ...expected, target: { kind: 'time', time: '2026-11-15 03:00:00.000000+00' } }
-  expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), timed)).toBeUndefined()
-  expect(findShortfall(endedAt('0/2900000'), timed)).toContain('damaged')
-  expect(findShortfall(endedAt('0/2900000', 'before 2026-11-15 03:00:01+00'), expected)).toContain('damaged')
 })
 
 test('detects another timeline', () => {

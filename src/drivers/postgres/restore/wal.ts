@@ -42,17 +42,15 @@ export function readTimelineStart(timeline: number, history: string): TimelineSt
 }
 
 /**
- * Explains what was not replayed; undefined if replay reached the target. PostgreSQL takes a damaged record for the end of
+ * Explains what was not replayed; undefined if replay reached the end of the plan. PostgreSQL takes a damaged record for the end of
  * the WAL and promotes the cluster there, so its own success means nothing without this check.
  */
 export function findShortfall(
   start: TimelineStart,
-  { target, pieces, timeline }: Pick<RestorePlan, 'target' | 'pieces' | 'timeline'>,
+  { pieces, timeline }: Pick<RestorePlan, 'pieces' | 'timeline'>,
 ): string | undefined {
   const at = formatLsn(start.lsn)
   if (start.parent !== timeline) return `replay followed timeline ${start.parent} instead of ${timeline}`
-  // PostgreSQL records this reason only if it stopped at the target time.
-  if (target.kind === 'time' && start.reason.startsWith('before ')) return undefined
   const { end } = pieces.at(-1)!
   // No other difference is tolerated: a commit record can be as short as a page header.
   if (start.lsn >= endOfRecords(parseLsn(end))) return undefined

@@ -1,16 +1,22 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { type Candidate, considerObservation } from './sampler.ts'
+import { type Candidate, type Clock, considerObservation, findStep, newClock, type Observation } from './clock.ts'
 
 const second = 1_000_000n
 
-function run(looks: { at: bigint; insertLsn: bigint; archivedLsn: bigint }[]) {
-  let candidates: Candidate[] = []
-  const reached: (Candidate | undefined)[] = []
+type Look = { at: bigint; insertLsn: bigint; archivedLsn: bigint }
+
+function observed({ at, insertLsn, archivedLsn }: Look, steady = at): Observation {
+  return { at, steady: { before: steady, after: steady }, insertLsn, archivedLsn }
+}
+
+function run(looks: Look[]) {
+  let clock: Clock = newClock
+  const reached: (Pick<Candidate, 'at' | 'lsn'> | undefined)[] = []
   for (const look of looks) {
-    const progress = considerObservation(candidates, look)
-    candidates = progress.candidates
-    reached.push(progress.reached)
+    const progress = considerObservation(clock, observed(look))
+    clock = progress.clock
+    reached.push(progress.reached && { at: progress.reached.at, lsn: progress.reached.lsn })
   }
   return reached
 }
@@ -83,5 +89,48 @@ describe('the end of a recovery window', () => {
         },
       ),
     )
+  })
+})
+
+describe('a clock', () => {
+  const nothing = { insertLsn: 0n, archivedLsn: 0n }
+  const between = (passed: bigint, steady: bigint) =>
+    findStep(
+      observed({ at: 100n * second, ...nothing }, 0n),
+      observed({ at: 100n * second + passed, ...nothing }, steady),
+    )
+
+  test.each([
+    [second / 2n, second / 2n],
+    [second / 4n, second / 2n],
+    [second, second / 2n],
+    [3n * second, 4n * second],
+    [4n * second, 3n * second],
+  ])('that moves by %i within %i was not changed', (passed, steady) => {
+    expect(between(passed, steady)).toBeUndefined()
+  })
+
+  test.each([
+    [600n * second, second / 2n],
+    [-600n * second, second / 2n],
+    [-second / 4n, second / 2n],
+    [2n * second, second / 2n],
+    [second, 4n * second],
+  ])('that moves by %i within %i was changed', (passed, steady) => {
+    expect(between(passed, steady)).toBe(passed - steady)
+  })
+
+  test('is not called changed because an answer took long', () => {
+    const last = observed({ at: 0n, ...nothing })
+    const late = { at: second / 2n, steady: { before: second / 2n, after: 9n * second }, ...nothing }
+    expect(findStep(last, late)).toBeUndefined()
+    const next = { at: 9n * second, steady: { before: 9n * second, after: 9n * second }, ...nothing }
+    expect(findStep(late, next)).toBeUndefined()
+  })
+
+  test('does not settle on its own time', () => {
+    const { clock } = considerObservation(newClock, observed({ at: 0n, insertLsn: 100n, archivedLsn: 100n }, 0n))
+    const jumped = observed({ at: 600n * second, insertLsn: 100n, archivedLsn: 100n }, second / 2n)
+    expect(considerObservation(clock, jumped).reached).toBeUndefined()
   })
 })
