@@ -1,13 +1,16 @@
 -- Times become positions in the WAL: stretches, in which the clock of a cluster ran evenly and no WAL is missing.
 
 -- A part of an epoch. A new one begins where the clock of the server was changed, and after missing WAL. A time can be
--- restored if it lies between earliest_at and latest_at of exactly one stretch.
+-- restored if it lies between earliest_at and latest_at of a stretch and no other one went through it.
 create table stretch (
   id             bigint generated always as identity primary key,
   cluster_id     text not null,
   epoch          int not null,
   from_lsn       pg_lsn not null,
   from_at        timestamptz, -- the server's clock at from_lsn; null if only the end of a backup tells a time
+  -- The earliest and the latest time that the server's clock can have shown; null while it goes on.
+  begun_at       timestamptz not null default now(),
+  until_at       timestamptz,
   -- The newest sample whose WAL is archived: every commit up to latest_at is before latest_lsn.
   latest_at      timestamptz,
   latest_lsn     pg_lsn,
@@ -22,8 +25,8 @@ create table stretch (
 create unique index stretch_current on stretch (cluster_id) where not ended;
 create index stretch_epoch on stretch (cluster_id, epoch, from_lsn, id);
 
-insert into stretch (cluster_id, epoch, from_lsn, from_at, latest_at, latest_lsn, ended)
-  select cluster_id, epoch, start_lsn, (base ->> 'at')::timestamptz, latest_at, latest_lsn, ended_at is not null
+insert into stretch (cluster_id, epoch, from_lsn, from_at, begun_at, latest_at, latest_lsn, ended)
+  select cluster_id, epoch, start_lsn, (base ->> 'at')::timestamptz, started_at, latest_at, latest_lsn, ended_at is not null
   from archive order by cluster_id, epoch;
 
 -- begin_lsn was the position of the next record when the clock was `at`: everything before it was written by then.

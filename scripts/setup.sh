@@ -7,7 +7,7 @@ set -eu
 # Debian packages by purpose. `provides` maps a package to its program or library where the names differ.
 run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2 bubblewrap nftables iproute2 dnsmasq-base e2fsprogs xfsprogs"
 check="shellcheck libperl-critic-perl"
-test="curl procps btrfs-progs docker-registry busybox-static"
+test="curl procps btrfs-progs docker-registry busybox-static faketime"
 bench="wrk haproxy btrfs-progs docker-registry busybox-static skopeo"
 
 provides() {

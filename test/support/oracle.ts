@@ -28,10 +28,10 @@ function toMicros(time: string): bigint {
   return BigInt(Date.parse(`${whole!.replace(' ', 'T')}Z`)) * 1000n + BigInt(fraction.padEnd(6, '0'))
 }
 
-/** What a restore to this time must contain: everything before the first commit or abort with a later timestamp. */
+/** What a restore to this time must contain: everything up to the last commit with this timestamp or an earlier one. */
 export function truthAt(decisions: Decided[], micros: bigint): Set<bigint> {
-  const end = decisions.findIndex((decision) => decision.micros > micros)
-  const before = end === -1 ? decisions : decisions.slice(0, end)
+  const last = decisions.findLastIndex((decision) => decision.committed && decision.micros <= micros)
+  const before = decisions.slice(0, last + 1)
   return new Set(before.filter((decision) => decision.committed).map((decision) => decision.xid))
 }
 

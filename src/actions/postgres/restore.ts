@@ -5,7 +5,9 @@ import type { Backup } from '../../model/postgres/backup.ts'
 import { type Cluster, type ClusterDetails, requireReady } from '../../model/postgres/cluster.ts'
 import {
   clearWindows,
+  hasShown,
   labelTime,
+  type Pass,
   type RestorePlan,
   type RestoreRequest,
   restoredName,
@@ -16,7 +18,7 @@ import { lockBackupByLabel } from '../../store/postgres/backup.ts'
 import { getClusterDetails, getVisibleCluster, insertCluster, type NewCluster } from '../../store/postgres/cluster.ts'
 import { inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../../store/postgres/restore.ts'
 import { planForPosition, planForTime } from '../../store/postgres/restore-plan.ts'
-import { findRun, hasWindow, listWindows, type RecoveryWindow } from '../../store/postgres/stretch.ts'
+import { findRun, hasWindow, listPasses, listWindows } from '../../store/postgres/stretch.ts'
 import { enqueue } from '../../store/work.ts'
 import type { Context } from '../context.ts'
 import { checkClusterName } from './cluster.ts'
@@ -91,26 +93,24 @@ function resolveBackup(source: Cluster, label: string, backup: Backup | undefine
 }
 
 async function resolveTime(tx: Tx, source: Cluster, time: Micros): Promise<Resolved> {
+  const passes = await listPasses(tx, source.id)
   const windows = await listWindows(tx, source.id)
-  const [window, ...others] = windows.filter(({ earliest, latest }) => earliest <= time && time <= latest)
-  if (!window) throw refuseTime(source, windows, time)
-  if (others.length > 0) {
-    const [from, to] = [windows.indexOf(window), windows.indexOf(others[0]!)].map((index) => windows[index]!)
-    throw refuseRepeatedTime(from!, to!)
-  }
+  const window = windows.find(({ earliest, latest }) => earliest <= time && time <= latest)
+  const shown = passes.filter((pass) => hasShown(pass, time))
+  if (window && shown.some(({ stretchId }) => stretchId !== window.stretchId)) throw refuseRepeatedTime(shown)
+  if (!window) throw refuseTime(source, passes, time)
   return { at: time, plan: await planForTime(tx, source.id, window, time) }
 }
 
-function refuseRepeatedTime(before: RecoveryWindow, after: RecoveryWindow): BerthError {
-  const to = before.latest < after.latest ? before.latest : after.latest
-  const interval = `${toRfc3339(after.earliest)} to ${toRfc3339(to)}`
+function refuseRepeatedTime(shown: Pass[]): BerthError {
+  const from = shown.map((pass) => pass.from).reduce((a, b) => (a > b ? a : b))
   return invalid(
-    `pitr_time is ambiguous: the clock of the cluster was set back, and it went through ${interval} twice; choose a time outside of it, or a backup`,
+    `pitr_time is ambiguous: the clock of the cluster was changed and showed the times from ${toRfc3339(from)} on more than once; choose a time in recovery_windows, or a backup`,
   )
 }
 
-function refuseTime(source: Cluster, windows: RecoveryWindow[], time: Micros): BerthError {
-  const known = clearWindows(windows)
+function refuseTime(source: Cluster, passes: Pass[], time: Micros): BerthError {
+  const known = clearWindows(passes)
   const newest = known.at(-1)
   if (!newest) {
     const reason = source.state === 'ready' ? 'no backup has completed yet' : `the cluster is ${source.state}`

@@ -104,7 +104,7 @@ export const clusterRoutes: Route[] = [
 
 export function clusterView(settings: EndpointSettings, cluster: ClusterDetails) {
   const plan = findPlan(cluster.plan)!
-  const windows = windowViews(cluster.windows)
+  const windows = windowViews(cluster.passes)
   return {
     id: cluster.id,
     name: cluster.name,
@@ -135,17 +135,17 @@ export function clusterView(settings: EndpointSettings, cluster: ClusterDetails)
 }
 
 /** Times that the clock of the cluster went through twice are left out, because they cannot be restored. */
-function windowViews(windows: [string, string][]) {
-  const views = windows.map(([earliest, latest]) => ({
-    earliest: rfc3339FromJson(earliest),
-    latest: rfc3339FromJson(latest),
-  }))
-  if (views.length < 2) return views
-  const times = views.map(({ earliest, latest }) => ({ earliest: parseTime(earliest)!, latest: parseTime(latest)! }))
-  return clearWindows(times).map(({ earliest, latest }) => ({
-    earliest: toRfc3339(earliest),
-    latest: toRfc3339(latest),
-  }))
+function windowViews(passes: ClusterDetails['passes']) {
+  const time = (text: string | null) => (text === null ? null : parseTime(rfc3339FromJson(text))!)
+  const windows = clearWindows(
+    passes.map(([earliest, latest, from, until]) => ({
+      earliest: time(earliest),
+      latest: time(latest),
+      from: time(from)!,
+      until: time(until),
+    })),
+  )
+  return windows.map(({ earliest, latest }) => ({ earliest: toRfc3339(earliest), latest: toRfc3339(latest) }))
 }
 
 function restoreView(restore: RestoreView, failure: string | null) {

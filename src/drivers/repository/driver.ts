@@ -46,6 +46,12 @@ export interface WalTail {
   newestCommit: Micros | undefined
 }
 
+/** A record that was stamped noticeably earlier than one before it, and the newest stamp before it. */
+export interface StepBack {
+  lsn: Lsn
+  newest: Micros
+}
+
 /** A file of the archive that a replay needs is missing or cannot be used. */
 export class WalFileError extends Error {
   override readonly name = 'WalFileError'
@@ -77,12 +83,12 @@ export interface Repository {
   /** The first missing or truncated segments in the range, up to the next one that is there. */
   findHole(clusterId: string, epoch: number, timeline: number, range: WalRange): Promise<WalRange | undefined>
   /**
-   * The position that a time has in an archive: the end of the last record in the range that ended a transaction at or
-   * before it, or the start of the range. Throws a `WalFileError` if the log is damaged or missing in the range.
+   * The position that a time has in an archive: the end of the last commit in the range that was stamped at or before
+   * it, or the start of the range. Throws a `WalFileError` if the log is damaged or missing in the range.
    */
   findCut(clusterId: string, epoch: number, timeline: number, time: Micros, range: WalRange): Promise<Lsn>
-  /** The first record in the range that was stamped noticeably earlier than one before it. */
-  findStepBack(clusterId: string, epoch: number, timeline: number, range: WalRange): Promise<Lsn | undefined>
+  /** The first sign in the range that the clock was set back. */
+  findStepBack(clusterId: string, epoch: number, timeline: number, range: WalRange): Promise<StepBack | undefined>
   /** Removes the segments that end before this position, oldest first, except those in `kept`; returns their number. */
   removeWalBefore(clusterId: string, epoch: number, before: Lsn, kept?: WalRange[]): Promise<number>
   removeArchive(clusterId: string, epoch: number): Promise<void>

@@ -9,7 +9,7 @@ import {
   segmentStart,
 } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
-import { WalFileError, type WalRange } from './driver.ts'
+import { type StepBack, WalFileError, type WalRange } from './driver.ts'
 import {
   findFirstRecord,
   findTimestamp,
@@ -36,18 +36,19 @@ interface End {
   start: Lsn
   end: Lsn
   at: Micros
+  isCommit: boolean
 }
 
 /**
- * The end of the last record between two positions that ended a transaction at or before a time; `from` if there is none.
+ * The end of the last commit between two positions that was stamped at or before a time; `from` if there is none.
  * Throws if the log is damaged before `to`.
  */
 export async function findCut(read: ReadSegment, timeline: number, time: Micros, { from, to }: WalRange): Promise<Lsn> {
   let cut = from
   const log = await openLog(read, from, to)
-  for await (const { end, at } of readEnds(log, from, to)) {
+  for await (const { end, at, isCommit } of readEnds(log, from, to)) {
     if (at > time + settledMicros) return cut
-    if (at <= time && end > cut) cut = end
+    if (isCommit && at <= time && end > cut) cut = end
   }
   if (log.position >= to) return cut
   const name = segmentName(timeline, segmentNumber(log.position))
@@ -55,10 +56,10 @@ export async function findCut(read: ReadSegment, timeline: number, time: Micros,
 }
 
 /** The first record whose stamp shows that the clock was set back. The last record of the range may be incomplete. */
-export async function findStepBack(read: ReadSegment, { from, to }: WalRange): Promise<Lsn | undefined> {
+export async function findStepBack(read: ReadSegment, { from, to }: WalRange): Promise<StepBack | undefined> {
   let newest: Micros | undefined
   for await (const { start, at } of readEnds(await openLog(read, from, to), from, to)) {
-    if (newest !== undefined && at < newest - disorderMicros) return start
+    if (newest !== undefined && at < newest - disorderMicros) return { lsn: start, newest }
     if (newest === undefined || at > newest) newest = at
   }
   return undefined
@@ -74,11 +75,12 @@ async function* readEnds(log: LogReader, from: Lsn, to: Lsn): AsyncGenerator<End
   }
 }
 
-interface Found {
-  start: Lsn
-  end: Lsn
+interface Found extends Omit<End, 'at'> {
   at: Micros | undefined
 }
+
+/** COMMIT and COMMIT PREPARED. */
+const commitKinds = [0x00, 0x30]
 
 /** Walks along the records, with as many segments in memory as the current record touches. */
 class LogReader {
@@ -141,7 +143,7 @@ class LogReader {
       return undefined
     const start = this.#base + BigInt(at)
     if (this.#before !== undefined && log.readBigUInt64LE(at + 8) !== this.#before) return undefined
-    return this.#moveTo(start, roundUp(at + length, 8), undefined)
+    return this.#moveTo(start, roundUp(at + length, 8))
   }
 
   #stepAcrossPages(): Found | undefined {
@@ -154,13 +156,14 @@ class LogReader {
     }
     if (record?.end === undefined || !isValid(record.bytes, this.#before)) return undefined
     const end = isSwitch(record.bytes) ? roundUp(record.end, Number(segmentBytes)) : record.end
-    return this.#moveTo(this.#base + BigInt(record.start), end, findTimestamp(record.bytes))
+    const isCommit = commitKinds.includes(record.bytes[16]! & 0x70)
+    return this.#moveTo(this.#base + BigInt(record.start), end, findTimestamp(record.bytes), isCommit)
   }
 
-  #moveTo(start: Lsn, end: number, at: Micros | undefined): Found {
+  #moveTo(start: Lsn, end: number, at?: Micros, isCommit = false): Found {
     this.#before = start
     this.#at = end
-    return { start, end: this.#base + BigInt(end), at }
+    return { start, end: this.#base + BigInt(end), at, isCommit }
   }
 
   /** Whether the current record may continue in the next segment. */

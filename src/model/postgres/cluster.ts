@@ -146,8 +146,8 @@ export interface ClusterDetails
   orgNumericId: number
   attachedApps: string[]
   failure: string | null
-  /** Oldest first. */
-  windows: [earliest: string, latest: string][]
+  /** In the order of the WAL. */
+  passes: [earliest: string | null, latest: string | null, from: string, until: string | null][]
   restore: RestoreView | null
   lastDrill: LastDrill | null
 }

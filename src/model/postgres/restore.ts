@@ -66,19 +66,38 @@ export interface Window {
   latest: Micros
 }
 
-/** The times that only one window contains, in their order. */
-export function clearWindows(windows: Window[]): Window[] {
-  const clear = windows.flatMap((window) => {
-    let parts = [window]
-    for (const other of windows) if (other !== window) parts = parts.flatMap((part) => subtract(part, other))
-    return parts
+/** What the clock of a cluster went through while it ran evenly, and which part of it can be restored. */
+export interface Pass {
+  stretchId?: string
+  earliest: Micros | null
+  latest: Micros | null
+  from: Micros
+  /** Null while it goes on. */
+  until: Micros | null
+}
+
+/** The restorable times that the clock went through only once, in their order. */
+export function clearWindows(passes: Pass[]): Window[] {
+  const clear = passes.flatMap((pass) => {
+    const { earliest, latest } = pass
+    if (earliest === null || latest === null || earliest > latest) return []
+    const others = passes.filter((other) => other !== pass)
+    return others.reduce(
+      (parts: Window[], other) => parts.flatMap((part) => subtract(part, other)),
+      [{ earliest, latest }],
+    )
   })
   return clear.sort((a, b) => (a.earliest < b.earliest ? -1 : 1))
 }
 
-function subtract(part: Window, other: Window): Window[] {
-  if (other.latest < part.earliest || part.latest < other.earliest) return [part]
-  const left = { earliest: part.earliest, latest: other.earliest - 1n }
-  const right = { earliest: other.latest + 1n, latest: part.latest }
-  return [left, right].filter(({ earliest, latest }) => earliest <= latest)
+/** Whether the clock showed this time in the pass. */
+export function hasShown({ from, until }: Pass, time: Micros): boolean {
+  return from <= time && (until === null || time <= until)
+}
+
+function subtract(part: Window, { from, until }: Pass): Window[] {
+  if (from > part.latest || (until !== null && until < part.earliest)) return [part]
+  const parts = [{ earliest: part.earliest, latest: from - 1n }]
+  if (until !== null) parts.push({ earliest: until + 1n, latest: part.latest })
+  return parts.filter(({ earliest, latest }) => earliest <= latest)
 }

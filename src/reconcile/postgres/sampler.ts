@@ -6,6 +6,7 @@ import { type Micros, nowMicros } from '../../model/time.ts'
 import { holdLock } from '../../store/listen.ts'
 import { requestCheck } from '../../store/postgres/cluster.ts'
 import {
+  type ClockChange,
   type ClusterToSample,
   listClustersToSample,
   recordSamples,
@@ -93,7 +94,8 @@ async function sampleOne(world: World, known: Watches, cluster: ClusterToSample)
   }
   const step = findStep(last, seen)
   if (step !== undefined) {
-    await begin(world, cluster, seen, step)
+    const passed = seen.steady.after - last.steady.before
+    await begin(world, cluster, seen, { step, until: last.at + passed, since: seen.at - passed })
     return undefined
   }
   const { clock, reached } = considerObservation(watch.clock, seen)
@@ -108,9 +110,13 @@ async function sampleOne(world: World, known: Watches, cluster: ClusterToSample)
 async function resume(world: World, cluster: ClusterToSample, watch: Watch, seen: Observation): Promise<void> {
   watch.isReading = true
   try {
-    const back = seen.at - cluster.latestAt!
-    if (back < 0n || (await hasStepBack(world, cluster, seen))) await begin(world, cluster, seen, back < 0n ? back : 0n)
-    else watch.clock = restartClock(seen)
+    const latest = cluster.latestAt!
+    const until = await findShownBefore(world, cluster, seen)
+    const isBack = seen.at < latest
+    if (isBack || until !== undefined) {
+      const step = isBack ? seen.at - latest : 0n
+      await begin(world, cluster, seen, { step, until: until ?? latest, since: seen.at })
+    } else watch.clock = restartClock(seen)
   } catch {
     // The state database is unavailable. The next observation tries again.
   } finally {
@@ -118,22 +124,27 @@ async function resume(world: World, cluster: ClusterToSample, watch: Watch, seen
   }
 }
 
-/** True also if the WAL cannot be read: then nothing is known about the time in between. */
-async function hasStepBack({ repository }: World, cluster: ClusterToSample, seen: Observation): Promise<boolean> {
-  const { id, epoch, timeline, latestLsn } = cluster
+/** The time that the clock showed before it was set back; undefined if it was not. */
+async function findShownBefore(
+  { repository }: World,
+  cluster: ClusterToSample,
+  seen: Observation,
+): Promise<Micros | undefined> {
+  const { id, epoch, timeline, latestAt, latestLsn } = cluster
   const range = { from: parseLsn(latestLsn!), to: seen.archivedLsn }
-  if (range.to <= range.from) return false
+  if (range.to <= range.from) return undefined
   return repository.findStepBack(id, epoch, timeline, range).then(
-    (lsn) => lsn !== undefined,
-    () => true,
+    (found) => found?.newest,
+    // Nothing is known about the time in between.
+    () => latestAt!,
   )
 }
 
 /** Starts a stretch at the observation. The next look at the cluster finds it. */
-function begin({ db }: World, { id, epoch }: ClusterToSample, seen: Observation, clockStep: Micros): Promise<void> {
+function begin({ db }: World, { id, epoch }: ClusterToSample, seen: Observation, clock: ClockChange): Promise<void> {
   const fromLsn = formatLsn(endOfRecords(seen.insertLsn))
   return db.transaction(async (tx) => {
-    await startStretch(tx, { clusterId: id, epoch, fromLsn, fromAt: seen.at, clockStep })
+    await startStretch(tx, { clusterId: id, epoch, fromLsn, fromAt: seen.at, clock })
     await requestCheck(tx, id)
   })
 }

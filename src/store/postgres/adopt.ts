@@ -104,8 +104,8 @@ export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: Adopt
     `with added as (
        insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at)
        values ($1, $2, $3, $4, $5, $6, now()) returning cluster_id, epoch, start_lsn)
-     insert into stretch (cluster_id, epoch, from_lsn, latest_at, latest_lsn, ended)
-     select cluster_id, epoch, start_lsn, timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8, true from added`,
+     insert into stretch (cluster_id, epoch, from_lsn, begun_at, latest_at, latest_lsn, ended)
+     select cluster_id, epoch, start_lsn, $6, timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8, true from added`,
     [
       clusterId,
       epoch.epoch,

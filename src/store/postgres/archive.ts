@@ -58,7 +58,7 @@ export async function startEpoch(
   )
   if (rowCount === 0) return
   const fromAt = base === null ? null : parseTime(base.at)!
-  await startStretch(tx, { clusterId, epoch, fromLsn: base?.lsn ?? startLsn, fromAt, clockStep: null })
+  await startStretch(tx, { clusterId, epoch, fromLsn: base?.lsn ?? startLsn, fromAt })
 }
 
 /** Ends all epochs of a deleted cluster. */

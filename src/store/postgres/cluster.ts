@@ -15,7 +15,7 @@ import { callerColumns, callerCte, callerOf, callersCte } from '../account/token
 import { byPosition } from '../batch.ts'
 import type { Db, Query, Tx } from '../db.ts'
 import { enqueue } from '../work.ts'
-import { windowsColumn } from './stretch.ts'
+import { passesColumn } from './stretch.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
   cluster.state_since as "stateSince", cluster.progress_at as "progressAt", cluster.plan, cluster.pg_major as "pgMajor",
@@ -36,7 +36,7 @@ const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.
   cluster.health, cluster.health_reason as "healthReason", cluster.health_since as "healthSince",
   cluster.storage_provisioned_bytes as "storageProvisionedBytes", cluster.storage_used_bytes as "storageUsedBytes",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort",
-  org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId", ${windowsColumn}`
+  org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId", ${passesColumn}`
 
 /** Whether `extras` may return anything. Most clusters have none, and planning that query takes as long as a read. */
 const hasExtras = `(attached or restored or drilled or cluster.state = 'failed') as "hasExtras"`

@@ -1,37 +1,47 @@
 // The parts of an archive in which the clock of the source ran evenly and no WAL is missing, and the times in them.
-import type { ArchiveBase, Window } from '../../model/postgres/restore.ts'
+import type { ArchiveBase, Pass, Window } from '../../model/postgres/restore.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
+
+export interface ClockChange {
+  step: Micros
+  until: Micros
+  since: Micros
+}
 
 export interface NewStretch {
   clusterId: string
   epoch: number
   fromLsn: string
   fromAt: Micros | null
-  /** By how much the clock was changed. */
-  clockStep: Micros | null
+  /** By how much the clock was changed, the latest time it can have shown before, and the earliest one since. */
+  clock?: ClockChange | undefined
 }
 
 const toTime = (parameter: string) => `timestamptz 'epoch' + ${parameter}::bigint * interval '1 microsecond'`
 
 /** Ends the current stretch of the cluster and starts another. */
 export async function startStretch(tx: Tx, stretch: NewStretch): Promise<void> {
-  await endStretches(tx, stretch.clusterId)
+  await endStretches(tx, stretch.clusterId, stretch.clock?.until)
   await tx.query(
-    `insert into stretch (cluster_id, epoch, from_lsn, from_at, clock_step)
-     values ($1, $2, $3, ${toTime('$4')}, $5::bigint * interval '1 microsecond')`,
+    `insert into stretch (cluster_id, epoch, from_lsn, from_at, begun_at, clock_step)
+     values ($1, $2, $3, ${toTime('$4')}, coalesce(${toTime('$6')}, now()), $5::bigint * interval '1 microsecond')`,
     [
       stretch.clusterId,
       stretch.epoch,
       stretch.fromLsn,
       stretch.fromAt?.toString() ?? null,
-      stretch.clockStep?.toString() ?? null,
+      stretch.clock?.step.toString() ?? null,
+      (stretch.clock?.since ?? stretch.fromAt)?.toString() ?? null,
     ],
   )
 }
 
-export async function endStretches(tx: Tx, clusterId: string): Promise<void> {
-  await tx.query('update stretch set ended = true where cluster_id = $1 and not ended', [clusterId])
+export async function endStretches(tx: Tx, clusterId: string, until?: Micros): Promise<void> {
+  await tx.query(
+    `update stretch set ended = true, until_at = greatest(latest_at, ${toTime('$2')}) where cluster_id = $1 and not ended`,
+    [clusterId, until?.toString() ?? null],
+  )
 }
 
 export interface Sample {
@@ -264,11 +274,14 @@ export async function splitStretches(
 
 async function copyAfterHole(tx: Tx, id: string, isOpen: boolean, lsn: string): Promise<void> {
   const { rows } = await tx.query<{ id: string }>(
-    `insert into stretch (cluster_id, epoch, from_lsn, from_at, latest_at, latest_lsn, ended, after_hole, clock_offset)
-     select cluster_id, epoch, $2, (select min(at) from sample where stretch_id = $1 and begin_lsn >= $2::pg_lsn),
+    `insert into stretch
+       (cluster_id, epoch, from_lsn, from_at, begun_at, latest_at, latest_lsn, ended, after_hole, clock_offset, until_at)
+     select cluster_id, epoch, $2, first.at, coalesce(first.at, latest_at, begun_at),
        case when latest_lsn > $2::pg_lsn then latest_at end, case when latest_lsn > $2::pg_lsn then latest_lsn end,
-       $3, true, clock_offset
-     from stretch where id = $1 returning id::text`,
+       $3, true, clock_offset, until_at
+     from stretch left join lateral (
+       select min(at) as at from sample where stretch_id = $1 and begin_lsn >= $2::pg_lsn) first on true
+     where id = $1 returning id::text`,
     [id, lsn, !isOpen],
   )
   await tx.query('update sample set stretch_id = $2 where stretch_id = $1 and begin_lsn >= $3::pg_lsn', [
@@ -281,7 +294,7 @@ async function copyAfterHole(tx: Tx, id: string, isOpen: boolean, lsn: string): 
 async function shorten(tx: Tx, id: string, lsn: string): Promise<void> {
   await tx.query('delete from sample where stretch_id = $1 and lsn > $2::pg_lsn', [id, lsn])
   await tx.query(
-    `update stretch set latest_at = kept.at, latest_lsn = kept.lsn
+    `update stretch set latest_at = kept.at, latest_lsn = kept.lsn, until_at = null
      from (select 1) always left join lateral (
        select at, lsn from sample where stretch_id = $1 order by at desc limit 1) kept on true
      where id = $1`,
@@ -289,7 +302,19 @@ async function shorten(tx: Tx, id: string, lsn: string): Promise<void> {
   )
 }
 
-/** The windows of a cluster as one JSON column of [earliest, latest], in the order of the WAL. */
-export const windowsColumn = `array(
-  select json_build_array(earliest_at, latest_at) from stretch
-  where stretch.cluster_id = cluster.id and earliest_at <= latest_at order by epoch, from_lsn, stretch.id) as windows`
+const untilAt = `case when ended then coalesce(until_at, latest_at, begun_at) end`
+
+/** The times that the clock of the cluster went through, in the order of the WAL. */
+export async function listPasses(db: Query, clusterId: string): Promise<Pass[]> {
+  const { rows } = await db.query<Pass>(
+    `select id::text as "stretchId", earliest_at as earliest, latest_at as latest, begun_at as from, ${untilAt} as until
+     from stretch where cluster_id = $1 order by epoch, from_lsn, id`,
+    [clusterId],
+  )
+  return rows
+}
+
+/** The same as one JSON column of [earliest, latest, from, until]. */
+export const passesColumn = `array(
+  select json_build_array(earliest_at, latest_at, begun_at, ${untilAt}) from stretch
+  where stretch.cluster_id = cluster.id order by epoch, from_lsn, stretch.id) as passes`

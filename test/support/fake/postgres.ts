@@ -240,7 +240,7 @@ export class FakePostgres extends FakeCalls {
         if (this.cutProblem) throw new Error(this.cutProblem)
         return this.called(this.cut ?? to)
       },
-      findStepBack: () => this.called(this.hasStepBack ? 1n : undefined),
+      findStepBack: () => this.called(this.hasStepBack ? { lsn: 1n, newest: 1n } : undefined),
       findDescription: (id: string) => this.called(this.descriptions.get(id)),
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
       describeCluster: (id: string, description: ClusterDescription) => {
