@@ -78,7 +78,8 @@ interface Resolved {
 function resolveBackup(source: Cluster, label: string, backup: Backup | undefined): Resolved {
   if (!backup) throw notFound(`Backup ${label} not found for cluster ${source.id}`)
   if (backup.state !== 'completed') throw badRequest(`restore failed: backup ${label} is ${backup.state}`)
-  if (backup.damage !== null) throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}`)
+  if (backup.damage !== null)
+    throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}; choose another backup`)
   const { startLsn, stopLsn, timeline, epoch } = backup
   return {
     at: labelTime(label)!,

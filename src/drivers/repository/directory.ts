@@ -24,6 +24,7 @@ import { baseEnvironment, run } from '../host/process.ts'
 import { inspectUntrustedFile, readUntrustedFile } from '../host/untrusted-file.ts'
 import type { BackupDescription, ClusterDescription, Repository, WalFile, WalRange } from './driver.ts'
 import { platformFiles } from './platform.ts'
+import { findMissingDirectory } from './presence.ts'
 import { findArchiveEnd, planWal } from './wal.ts'
 import { findTail } from './wal-tail.ts'
 
@@ -66,6 +67,7 @@ export function directoryRepository(root: string): Repository {
     listBackups: async (id) => listBackups(`${paths.cluster(id)}/backups`),
     removeBackup: async (id, label) => discard(root, paths.backup(id, label)),
     backupData: (id, label) => `${paths.backup(id, label)}/data`,
+    findMissingBackup: (id, label) => findMissingDirectory(`${paths.cluster(id)}/backups`, label, 'data'),
 
     planWal: (pieces, from) => planWal({ list, path: paths.archive }, pieces, from),
 

@@ -46,6 +46,19 @@ export interface WalTail {
   newestCommit: Micros | undefined
 }
 
+/** A file of the archive that a replay needs is missing or cannot be used. */
+export class WalFileError extends Error {
+  override readonly name = 'WalFileError'
+  readonly file: string
+  readonly kind: 'missing' | 'damaged'
+
+  constructor(kind: 'missing' | 'damaged', file: string, message: string, cause?: unknown) {
+    super(message, { cause })
+    this.file = file
+    this.kind = kind
+  }
+}
+
 export interface Repository {
   /** Creates the directory that the receiver of this epoch writes to, owned by its user; returns the path. */
   ensureArchive(clusterId: string, epoch: number, owner?: number): Promise<string>
@@ -82,11 +95,16 @@ export interface Repository {
   removeBackup(clusterId: string, label: string): Promise<void>
   /** The path of the files of the cluster in a committed backup. They must not be changed. */
   backupData(clusterId: string, label: string): string
+  /**
+   * Why the files of a committed backup cannot be found; undefined if their directory exists. Throws if the repository
+   * has no backups of the cluster at all, as when it is not mounted.
+   */
+  findMissingBackup(clusterId: string, label: string): Promise<string | undefined>
 
   /**
    * Lists the WAL files to replay for these pieces, starting with the segment of `from`. A piece on a new timeline starts
-   * where the timeline history says that it branched off. Throws an error that names the first file that is missing,
-   * truncated or from another cluster.
+   * where the timeline history says that it branched off. Throws a `WalFileError` for the first file that is missing,
+   * truncated, unreadable or from another cluster.
    */
   planWal(pieces: WalPiece[], from: Lsn): Promise<PlannedWal[]>
 

@@ -7,23 +7,21 @@ import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endOfRecords, formatLsn, parseLsn } from '../../model/postgres/wal.ts'
 import type { Tx } from '../../store/db.ts'
 import { type ArchiveBase, listWindows } from '../../store/postgres/archive.ts'
-import { queueBackup } from '../../store/postgres/backup.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
+import { recordDamage } from '../../store/postgres/damage.ts'
 import {
-  findOtherPlan,
   findPlanFor,
   findUnverifiedPlan,
-  insertPins,
-  pinsOf,
   type Restore,
   setRestoreDone,
   setRestorePlan,
   setRestoreProgress,
   setRestoreVerified,
 } from '../../store/postgres/restore.ts'
-import { isScrubbed, recordDamage } from '../../store/postgres/scrub.ts'
+import { isScrubbed } from '../../store/postgres/scrub.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
+import { handleFailure } from './damage.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
 import { renewPasswords } from './password.ts'
 
@@ -88,29 +86,11 @@ async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world
   await restores.startCopy(cluster.id, { ...spec, trusted })
   const seen = await restores.inspectCopy(cluster.id, copyTimeoutSeconds)
   if (seen.is === 'done') return undefined
-  if (seen.is === 'failed' && seen.damage !== undefined)
-    return skipDamagedBackup(restore, seen.reason, seen.damage, world)
-  if (seen.is === 'failed') return advance('failed', seen.reason)
+  if (seen.is === 'failed') return handleFailure(restore, seen, world)
   if (seen.is === 'absent') return wait(pauseSeconds, 'starting the copy')
   const { bytesDone, bytesTotal, bytesVerified } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
   return wait(pauseSeconds, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
-}
-
-/** Records the damage and continues with an older backup if there is one. */
-async function skipDamagedBackup(restore: Restore, reason: string, damage: string, { db, restores }: World) {
-  const { clusterId } = restore
-  const plan = restore.plan!
-  await db.transaction((tx) => recordDamage(tx, plan.backup, damage))
-  if (!(await findOtherPlan(db, restore, plan))) return advance('failed', reason)
-  // Otherwise the result of this copy would be taken for that of the next one.
-  await restores.remove(clusterId)
-  return wait(0, `${reason}; using an older one`, async (tx) => {
-    const other = await findOtherPlan(tx, restore, plan)
-    if (!other) return
-    await setRestorePlan(tx, clusterId, other)
-    await insertPins(tx, clusterId, pinsOf(other))
-  })
 }
 
 async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
@@ -118,7 +98,7 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await postgres.ensureRunning(cluster.id, { ...clusterSpec(cluster, hosting), closed: true })
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
-  if (seen.is === 'failed') return failAndBackUp(restore, seen.reason)
+  if (seen.is === 'failed') return handleFailure(restore, seen, world)
   if (seen.is === 'ended-early') {
     await restores.continueToEnd(cluster.id, spec)
     return wait(pauseSeconds, 'replaying to the end of the log')
@@ -128,19 +108,11 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   return wait(pauseSeconds, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
 }
 
-/** Starts a new backup of the source, which does not depend on the damaged WAL. */
-function failAndBackUp({ sourceClusterId }: Restore, reason: string) {
-  return advance('failed', reason, async (tx) => {
-    const source = await loadCluster(tx, sourceClusterId)
-    if (source?.state === 'ready') await queueBackup(tx, source.id)
-  })
-}
-
 async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
   const { db, hosting, postgres, restores } = world
   await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
   const seen = await restores.inspectRecovery(cluster.id, spec)
-  if (seen.is === 'failed') return failAndBackUp(restore, seen.reason)
+  if (seen.is === 'failed') return handleFailure(restore, seen, world)
   if (seen.is !== 'promoted') return wait(pauseSeconds, 'finishing')
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   const bytes = await restores.finish(cluster.id, spec)
@@ -179,7 +151,9 @@ export async function keepVerified(cluster: Cluster, { db, restores }: World) {
   const seen = await restores.inspectVerification(cluster.id)
   if (seen.is === 'running') return undefined
   if (seen.is === 'failed') {
-    return advance('damaged', seen.reason, (tx) => recordDamage(tx, plan.backup, seen.damage ?? seen.reason))
+    const reason = seen.damage ?? seen.reason
+    await db.transaction((tx) => recordDamage(tx, { backup: plan.backup, reason }))
+    return advance('damaged', seen.reason)
   }
   await restores.remove(cluster.id)
   return wait(0, `backup ${plan.backup.label} is verified`, (tx) => setRestoreVerified(tx, cluster.id))

@@ -1,14 +1,14 @@
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
+import { type ArchiveHole, holeOfFile } from '../../model/postgres/damage.ts'
 import { toolchainOf } from '../../model/postgres/spec.ts'
-import { formatLsn, type Lsn, parseLsn, segmentName, segmentNumber, segmentStart } from '../../model/postgres/wal.ts'
+import { type Lsn, parseLsn, segmentName, segmentNumber } from '../../model/postgres/wal.ts'
 import { findBackupFailure } from '../../store/postgres/backup.ts'
-import { setHealth } from '../../store/postgres/cluster.ts'
+import { findUnreplacedDamage, recordDamage } from '../../store/postgres/damage.ts'
 import {
-  breakEpoch,
   claimScrub,
   findNeededLog,
-  findUnreplacedDamage,
   finishScrub,
+  isNextToScrub,
   readScrubs,
   type ScrubbedBackup,
 } from '../../store/postgres/scrub.ts'
@@ -19,15 +19,17 @@ export async function keepScrubbed(cluster: Cluster, world: World) {
   const { db, backups, keep } = world
   const { running, due, isFree } = await readScrubs(db, cluster.id, keep.scrubIntervalSeconds)
   if (running) return inspectScrub(cluster, running, world)
-  if (!due || !isFree) return undefined
+  if (!due || !isFree || !(await isNextToScrub(db, cluster.id, keep.scrubIntervalSeconds))) return undefined
   // A leftover job, such as for a backup that was removed meanwhile, would be taken for the result.
   await backups.removeScrub(cluster.id)
-  if (await db.transaction((tx) => claimScrub(tx, due.id))) await startScrub(cluster, due, world)
-  return undefined
+  return (await db.transaction((tx) => claimScrub(tx, due.id))) ? startScrub(cluster, due, world) : undefined
 }
 
-function startScrub(cluster: Cluster, { label }: ScrubbedBackup, { backups }: World): Promise<void> {
-  return backups.startScrub(cluster.id, label, toolchainOf(cluster))
+async function startScrub(cluster: Cluster, backup: ScrubbedBackup, world: World) {
+  const missing = await world.repository.findMissingBackup(cluster.id, backup.label)
+  if (missing !== undefined) return concludeScrub(cluster, backup, missing, world)
+  await world.backups.startScrub(cluster.id, backup.label, toolchainOf(cluster))
+  return undefined
 }
 
 async function inspectScrub(cluster: Cluster, backup: ScrubbedBackup, world: World) {
@@ -36,41 +38,39 @@ async function inspectScrub(cluster: Cluster, backup: ScrubbedBackup, world: Wor
   if (seen.is === 'running') return undefined
   if (seen.is === 'absent' || seen.is === 'interrupted') {
     await backups.removeScrub(cluster.id)
-    await startScrub(cluster, backup, world)
-    return undefined
+    return startScrub(cluster, backup, world)
   }
-  const damage = seen.is === 'failed' ? seen.reason : null
-  const gap = await findGap(cluster, world)
-  const health = damage === null ? gap?.health : damaged({ label: backup.label, damage })
+  if (seen.is === 'passed') return concludeScrub(cluster, backup, undefined, world)
+  // Throws if the whole repository is missing, which is not damage of the backup.
+  const missing = await world.repository.findMissingBackup(cluster.id, backup.label)
+  return concludeScrub(cluster, backup, missing ?? seen.reason, world)
+}
+
+async function concludeScrub(cluster: Cluster, backup: ScrubbedBackup, damage: string | undefined, world: World) {
+  const { backups } = world
+  const hole = await findHole(cluster, world)
   // The job is removed before its result is stored: if storing fails, the backup is verified again.
   await backups.removeScrub(cluster.id)
-  return wait(0, health?.reason ?? `backup ${backup.label} is verified`, async (tx) => {
-    await finishScrub(tx, backup.id, damage)
-    if (gap) await breakEpoch(tx, cluster.id, gap.epoch, gap.lsn)
-    if (health) await setHealth(tx, cluster.id, health)
+  const note = damage ?? hole?.reason ?? `backup ${backup.label} is verified`
+  return wait(0, note, async (tx) => {
+    await finishScrub(tx, backup.id, damage === undefined)
+    if (damage !== undefined) {
+      await recordDamage(tx, { backup: { clusterId: cluster.id, label: backup.label }, reason: damage })
+    }
+    if (hole) await recordDamage(tx, { wal: hole })
   })
 }
 
 /** Reports a damaged or failed backup until a newer one replaces it. */
 export async function findBackupProblem(cluster: Cluster, { db, keep }: World): Promise<Health | undefined> {
   const damage = await findUnreplacedDamage(db, cluster.id)
-  if (damage) return damaged(damage)
+  if (damage !== undefined) return degraded(damage)
   const last = await findBackupFailure(db, cluster.id, keep.backupIntervalSeconds)
   return last && degraded(`backup ${last.label} failed: ${last.failure}`)
 }
 
-function damaged({ label, damage }: { label: string; damage: string }): Health {
-  return degraded(`backup ${label} is damaged, and a new one follows: ${damage}`)
-}
-
-interface Gap {
-  epoch: number
-  lsn: string
-  health: Health
-}
-
 /** Finds the first missing WAL segment between the oldest backup and the end of the recovery window. */
-async function findGap(cluster: Cluster, { db, repository }: World): Promise<Gap | undefined> {
+async function findHole(cluster: Cluster, { db, repository }: World): Promise<ArchiveHole | undefined> {
   const log = await findNeededLog(db, cluster.id)
   if (!log) return undefined
   const from = parseLsn(log.fromLsn)
@@ -80,8 +80,7 @@ async function findGap(cluster: Cluster, { db, repository }: World): Promise<Gap
   // Checked twice, because the receiver may rename a segment during the listing.
   const end = await findEnd()
   if (isReached(end)) return undefined
-  const gapLsn = end ?? segmentStart(segmentNumber(from))
-  const name = segmentName(log.timeline, segmentNumber(gapLsn))
-  const reason = `WAL segment ${name} is missing from the archive; archiving restarts, and a backup follows`
-  return { epoch: log.epoch, lsn: formatLsn(gapLsn), health: degraded(reason) }
+  const name = segmentName(log.timeline, segmentNumber(end ?? from))
+  const hole = holeOfFile(name, 'missing', `WAL segment ${name} of ${cluster.id} is missing from its archive`)!
+  return { ...hole, clusterId: cluster.id, epoch: log.epoch }
 }

@@ -32,6 +32,9 @@ export class FakePostgres extends FakeCalls {
     '2026-11-15 15:37:38.6  pg_receivewal: error: disconnected',
   ]
   archiveEnd: bigint | undefined
+  /** Why the directory of every backup cannot be found. */
+  missingBackup: string | undefined
+  repositoryProblem: string | undefined
   readonly limits = new Set<string>()
   readonly logs = new Map<string, string[]>()
   freeBytes = 10 ** 12
@@ -224,6 +227,10 @@ export class FakePostgres extends FakeCalls {
       freeBytes: () => this.called(this.repositoryFreeBytes),
       removeArchive: () => this.called(undefined),
       archiveEnd: () => this.called(this.archiveEnd),
+      findMissingBackup: async () => {
+        if (this.repositoryProblem) throw new Error(this.repositoryProblem)
+        return this.called(this.missingBackup)
+      },
       archiveTail: () => this.called(this.archiveTail),
       findDescription: (id: string) => this.called(this.descriptions.get(id)),
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
