@@ -137,7 +137,8 @@ function windowView([earliest, latest]: [string, string]) {
   return { earliest: rfc3339FromJson(earliest), latest: rfc3339FromJson(latest) }
 }
 
-function restoreView(restore: RestoreView, failure: string | null) {
+function restoreView(restore: RestoreView, clusterFailure: string | null) {
+  const failure = clusterFailure ?? restore.failure
   const time = (text: string | null) => (text === null ? null : rfc3339FromJson(text))
   return {
     source_cluster_id: restore.source_cluster_id,

@@ -1,4 +1,4 @@
-import type { RestoreSpec } from '../../drivers/postgres/restore/driver.ts'
+import type { RestoreFailure, RestoreSpec } from '../../drivers/postgres/restore/driver.ts'
 import { describeError } from '../../model/errors.ts'
 import { waitUntil } from '../../model/poll.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
@@ -24,12 +24,17 @@ import { ensureArchive } from './archive.ts'
 import { handleFailure } from './damage.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
 import { renewPasswords } from './password.ts'
+import { ensureRecoveredArchive, handleRecoveryFailure, prepareRecovery } from './recover.ts'
 
 /** Short, because the recovery of a small cluster takes a tenth of a second. */
 const pauseSeconds = 0.05
 
 /** Initializes a restored cluster: copies the backup, replays WAL, and sets up passwords and an archive of its own. */
 export async function initializeRestored(cluster: Cluster, restore: Restore, world: World) {
+  if (restore.purpose === 'recover') {
+    const preparing = await prepareRecovery(cluster, restore, world, resolveEnd)
+    if (preparing) return preparing
+  }
   const plan = restore.plan ?? (await resolveEnd(restore, world))
   if (typeof plan === 'string') return wait(0.2, plan)
   if (!restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
@@ -86,7 +91,7 @@ async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world
   await restores.startCopy(cluster.id, { ...spec, trusted })
   const seen = await restores.inspectCopy(cluster.id, copyTimeoutSeconds)
   if (seen.is === 'done') return undefined
-  if (seen.is === 'failed') return handleFailure(restore, seen, world)
+  if (seen.is === 'failed') return fail(cluster, restore, seen, world)
   if (seen.is === 'absent') return wait(pauseSeconds, 'starting the copy')
   const { bytesDone, bytesTotal, bytesVerified } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
@@ -98,7 +103,7 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await postgres.ensureRunning(cluster.id, { ...clusterSpec(cluster, hosting), closed: true })
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
-  if (seen.is === 'failed') return handleFailure(restore, seen, world)
+  if (seen.is === 'failed') return fail(cluster, restore, seen, world)
   if (seen.is === 'ended-early') {
     await restores.continueToEnd(cluster.id, spec)
     return wait(pauseSeconds, 'replaying to the end of the log')
@@ -108,11 +113,16 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   return wait(pauseSeconds, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
 }
 
+function fail(cluster: Cluster, restore: Restore, failure: RestoreFailure, world: World) {
+  if (restore.purpose === 'recover') return handleRecoveryFailure(cluster, restore, failure, world)
+  return handleFailure(restore, failure, world)
+}
+
 async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
   const { db, hosting, postgres, restores } = world
   await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
   const seen = await restores.inspectRecovery(cluster.id, spec)
-  if (seen.is === 'failed') return handleFailure(restore, seen, world)
+  if (seen.is === 'failed') return fail(cluster, restore, seen, world)
   if (seen.is !== 'promoted') return wait(pauseSeconds, 'finishing')
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   const bytes = await restores.finish(cluster.id, spec)
@@ -123,13 +133,20 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
     return advance('ready', '', save)
   }
   await postgres.ensureGrants(cluster.id)
-  await renewPasswords(cluster, world)
-  await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))
+  const base = await baseOf(cluster, spec, seen.endLsn, world)
+  if (restore.purpose === 'recover') {
+    await ensureRecoveredArchive(cluster, restore, base, world)
+  } else {
+    await renewPasswords(cluster, world)
+    await ensureArchive(cluster, world, base)
+  }
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
-  if (unreachable && !isCausedByOwner(unreachable)) return wait(1, describeError(unreachable))
-  return advance('ready', `restored from ${restore.sourceClusterId}`, save)
+  if (unreachable && !isCausedByOwner(unreachable, restore)) return wait(1, describeError(unreachable))
+  const note =
+    restore.purpose === 'recover' ? `recovered up to ${seen.endLsn}` : `restored from ${restore.sourceClusterId}`
+  return advance('ready', note, save)
 }
 
 /**
@@ -138,8 +155,10 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
  * transaction_timeout, insufficient_privilege, too_many_connections, idle_session_timeout, and undefined_file for a
  * missing library that every session loads.
  */
-function isCausedByOwner({ cause }: Error): boolean {
-  const { code = '' } = (cause ?? {}) as { code?: string }
+function isCausedByOwner(error: Error, { purpose }: Restore): boolean {
+  // A recovered cluster has the passwords that its owner set with SQL.
+  if (purpose === 'recover' && /authentication failed/.test(describeError(error))) return true
+  const { code = '' } = (error.cause ?? {}) as { code?: string }
   return /^(25P04|42501|53300|57P05|58P01)$/.test(code)
 }
 

@@ -18,12 +18,19 @@ export interface Restore {
   bytesTotal: number | null
   replayedUntil: Micros | null
   verifiedAt: Micros | null
-  purpose: 'restore' | 'fork' | 'undelete' | 'drill'
+  purpose: 'restore' | 'fork' | 'undelete' | 'drill' | 'recover'
+  /** Of a recovery: whether it may end before damaged WAL. */
+  acceptLoss: boolean
+  /** Of a recovery: where the data directory is moved to; null if it is what an earlier attempt left. */
+  aside: string | null
+  swapped: boolean
+  newEpoch: number | null
 }
 
 const columns = `cluster_id as "clusterId", source_cluster_id as "sourceClusterId", backup_id as "backupId",
   pitr_time as "pitrTime", plan, phase, bytes_done as "bytesDone", bytes_total as "bytesTotal",
-  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose`
+  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose,
+  accept_loss as "acceptLoss", aside, swapped, new_epoch as "newEpoch"`
 
 export interface NewRestore {
   clusterId: string

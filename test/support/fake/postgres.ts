@@ -46,6 +46,11 @@ export class FakePostgres extends FakeCalls {
   boundPorts = new Set<number>()
   toolchainProblem: string | undefined
   dataProblem: string | undefined
+  /** What is missing of a data directory. */
+  readonly dataProblems = new Map<string, string>()
+  /** The data directories that were moved aside. */
+  readonly aside = new Map<string, string[]>()
+  planProblem: Error | undefined
   startProblem: string | undefined
   neverStarts = false
   poolerNeverStarts = false
@@ -137,6 +142,23 @@ export class FakePostgres extends FakeCalls {
         if (this.startProblem) throw new Error(this.startProblem)
         if (cluster.process.is === 'stopped' && !this.neverStarts) cluster.process = { is: 'starting', pid: 7 }
         return this.called(undefined)
+      },
+      data: {
+        findProblem: (id) =>
+          this.dataProblems.get(id) ?? (this.clusters.has(id) ? undefined : 'its data directory is gone'),
+        moveAside: (id, name) => {
+          if (this.aside.get(id)?.includes(name) || !this.clusters.has(id)) return
+          this.aside.set(id, [...(this.aside.get(id) ?? []), name])
+          this.clusters.delete(id)
+          this.dataProblems.delete(id)
+        },
+        discard: (id) => void this.clusters.delete(id),
+        listAside: (id) => this.aside.get(id) ?? [],
+        removeAside: (id) => {
+          const names = this.aside.get(id) ?? []
+          this.aside.delete(id)
+          return names
+        },
       },
       inspect: (id) => {
         const cluster = this.clusters.get(id)
@@ -231,6 +253,7 @@ export class FakePostgres extends FakeCalls {
         if (this.repositoryProblem) throw new Error(this.repositoryProblem)
         return this.called(this.missingBackup)
       },
+      planWal: () => (this.planProblem ? Promise.reject(this.planProblem) : this.called([])),
       archiveTail: () => this.called(this.archiveTail),
       findDescription: (id: string) => this.called(this.descriptions.get(id)),
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
