@@ -22,9 +22,16 @@ import { ensureDirectory, removeAbandonedFiles, temporaryPath } from '../host/at
 import { readTextIfPresent } from '../host/file.ts'
 import { baseEnvironment, run } from '../host/process.ts'
 import { inspectUntrustedFile, readUntrustedFile } from '../host/untrusted-file.ts'
-import type { BackupDescription, ClusterDescription, Repository, WalFile, WalRange } from './driver.ts'
+import {
+  type BackupDescription,
+  type ClusterDescription,
+  type Repository,
+  type WalFile,
+  WalFileError,
+  type WalRange,
+} from './driver.ts'
 import { platformFiles } from './platform.ts'
-import { findMissingDirectory } from './presence.ts'
+import { findMissingDirectory, walFileError } from './presence.ts'
 import { findArchiveEnd, planWal } from './wal.ts'
 import { findTail } from './wal-tail.ts'
 
@@ -165,9 +172,14 @@ async function findFile(directory: string, name: string): Promise<WalFile | unde
 
 async function readSegment(directory: string, name: string): Promise<Buffer> {
   const read = (file: string) => readUntrustedFile(directory, file, Number(segmentBytes))
-  const bytes = read(name) ?? read(`${name}.partial`)
-  if (bytes === undefined) throw new Error(`${directory}/${name} is not a WAL segment`)
-  return bytes
+  const subject = `WAL segment ${name} in ${directory}`
+  try {
+    const bytes = read(name) ?? read(`${name}.partial`)
+    if (bytes === undefined) throw new WalFileError('damaged', name, `${subject} is not a file of the right size`)
+    return bytes
+  } catch (error) {
+    throw walFileError(name, subject, error)
+  }
 }
 
 // Names of a timeline sort by position, and the oldest are removed first, so an interruption leaves no gap.

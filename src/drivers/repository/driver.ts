@@ -71,7 +71,7 @@ export interface Repository {
   archiveEnd(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
   /**
    * The actual end of the WAL in that sequence, read from its records, and the newest commit near it; undefined if there
-   * is no complete record. For an archive without a running receiver.
+   * is no complete record. For an archive without a running receiver. Throws a `WalFileError` for an unreadable segment.
    */
   archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<WalTail | undefined>
   /** Removes the segments that end before this position, oldest first, except those in `kept`; returns their number. */

@@ -1,6 +1,8 @@
 // What a restore does when it finds a backup or archived WAL damaged.
 import type { RestoreFailure } from '../../drivers/postgres/restore/driver.ts'
-import { holeInPieces } from '../../model/postgres/damage.ts'
+import { WalFileError } from '../../drivers/repository/driver.ts'
+import { holeInPieces, holeOfFile } from '../../model/postgres/damage.ts'
+import type { WalPiece } from '../../model/postgres/wal.ts'
 import { listBackups, queueBackup } from '../../store/postgres/backup.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
 import { recordDamage } from '../../store/postgres/damage.ts'
@@ -12,6 +14,22 @@ export async function handleFailure(restore: Restore, failure: RestoreFailure, w
   await recordFailure(restore, failure, world)
   if (failure.damage === undefined) return advance('failed', failure.reason)
   return skipDamagedBackup(restore, failure.reason, world)
+}
+
+/** Returns the error about an unreadable WAL file of this archive after recording the damage. */
+export async function recordUnreadable<T>(
+  archive: WalPiece,
+  { db }: World,
+  read: () => Promise<T>,
+): Promise<T | WalFileError> {
+  try {
+    return await read()
+  } catch (error) {
+    const hole = error instanceof WalFileError ? holeOfFile(error.file, error.kind, error.message) : undefined
+    if (!hole) throw error
+    await db.transaction((tx) => recordDamage(tx, { wal: holeInPieces([archive], hole) }))
+    return error as WalFileError
+  }
 }
 
 /** In a transaction of its own, because it locks the cluster that the backup belongs to. */

@@ -2,7 +2,6 @@
 // turns out to be impossible before that returns to `ready`.
 import type { RestoreFailure } from '../../drivers/postgres/restore/driver.ts'
 import { WalFileError } from '../../drivers/repository/driver.ts'
-import { describeError } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { holeInPieces, holeOfFile } from '../../model/postgres/damage.ts'
 import { recoverHint } from '../../model/postgres/recover.ts'
@@ -23,7 +22,7 @@ import { ensureArchive, startNextEpoch } from './archive.ts'
 import { handleFailure } from './damage.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
 
-type FindPlan = (restore: Restore, world: World) => Promise<RestorePlan | string>
+type FindPlan = (restore: Restore, world: World) => Promise<RestorePlan | WalFileError | string>
 
 /** Stops the cluster, chooses what to restore, and moves the data directory aside. Undefined once that is done. */
 export async function prepareRecovery(cluster: Cluster, restore: Restore, world: World, findPlan: FindPlan) {
@@ -57,6 +56,9 @@ async function choosePlan(cluster: Cluster, restore: Restore, world: World, find
   if (!(await hasWindow(world.db, cluster.id))) return refuse(cluster, 'there is no intact backup with its WAL')
   const found = await findPlan(restore, world)
   if (typeof found === 'string') return wait(0.2, found)
+  if (found instanceof WalFileError) {
+    return restore.acceptLoss ? wait(0, `${found.message}; choosing another plan`) : refuse(cluster, found.message)
+  }
   const plan = await cutAtHole(found, world)
   if (plan !== found && !restore.acceptLoss) return refuse(cluster, 'its archive is damaged before its end')
   const problem = await findPlanProblem(plan, world)
@@ -85,11 +87,10 @@ async function findPlanProblem({ backup, pieces }: RestorePlan, { db, repository
     await repository.planWal(pieces, parseLsn(backup.startLsn))
     return undefined
   } catch (error) {
-    const reason = describeError(error)
     const hole = error instanceof WalFileError ? holeOfFile(error.file, error.kind, error.message) : undefined
     if (!hole) throw error
     await db.transaction((tx) => recordDamage(tx, { wal: holeInPieces(pieces, hole) }))
-    return { isBackup: false, reason }
+    return { isBackup: false, reason: hole.reason }
   }
 }
 

@@ -1,4 +1,5 @@
 import type { RestoreFailure, RestoreSpec } from '../../drivers/postgres/restore/driver.ts'
+import { WalFileError } from '../../drivers/repository/driver.ts'
 import { describeError } from '../../model/errors.ts'
 import { waitUntil } from '../../model/poll.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
@@ -21,7 +22,7 @@ import {
 import { isScrubbed } from '../../store/postgres/scrub.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
-import { handleFailure } from './damage.ts'
+import { handleFailure, recordUnreadable } from './damage.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
 import { renewPasswords } from './password.ts'
 import { ensureRecoveredArchive, handleRecoveryFailure, prepareRecovery } from './recover.ts'
@@ -37,6 +38,7 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   }
   const plan = restore.plan ?? (await resolveEnd(restore, world))
   if (typeof plan === 'string') return wait(0.2, plan)
+  if (plan instanceof WalFileError) return advance('failed', plan.message)
   if (!restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
   const spec: RestoreSpec = { ...dataSpec(cluster), ...plan }
   return (
@@ -47,13 +49,14 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
 }
 
 /** Determines the end of the WAL for a restore without a target: what the source has written up to now. */
-async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan | string> {
+async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan | WalFileError | string> {
   const source = await loadCluster(world.db, restore.sourceClusterId)
   const window = (await listWindows(world.db, restore.sourceClusterId)).at(-1)
   if (!source || !window) throw new Error('the source has no recovery window any more')
   const plan = await findPlanFor(world.db, source.id, window)
   const own = plan.pieces.at(-1)!
-  const end = await findEnd(source, own, window.latestLsn, world)
+  const end = await recordUnreadable(own, world, () => findEnd(source, own, window.latestLsn, world))
+  if (end instanceof WalFileError) return end
   if (end === undefined) return 'waiting for the archive of the source'
   const pieces = [...plan.pieces.slice(0, -1), { ...own, end }]
   return { ...plan, pieces, target: { kind: 'end' } }

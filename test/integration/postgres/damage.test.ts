@@ -1,4 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest'
+import { WalFileError } from '../../../src/drivers/repository/driver.ts'
 import { usePlatform } from '../../support/platform.ts'
 import { until as untilSo } from '../../support/until.ts'
 
@@ -151,6 +152,16 @@ describe('a hole in the archive', () => {
     fake.recoverySeen = { is: 'failed', reason, hole }
     await untilFailed(await restore({ pitr_time: '2026-11-01T11:50:00Z' }))
     expect((await show(child)).recovery_windows).toEqual([])
+  })
+
+  test('that hides the end of a deleted cluster fails its undelete', async () => {
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    await until(async () => (await platform.sql(`select 1 from cluster where state = 'deleted'`)).length === 1)
+    fake.tailProblem = new WalFileError('damaged', '000000010000000000000002', 'it cannot be read: EIO')
+    const { body } = await platform.call('POST', `/v1/postgres/${source}/undelete`, { body: {} })
+    await untilFailed(body.data.id)
+    expect((await show(body.data.id)).failure).toBe('it cannot be read: EIO')
+    expect(await platform.sql('select reason from damage')).toEqual([{ reason: 'it cannot be read: EIO' }])
   })
 
   test('of a deleted cluster corrects its window', async () => {

@@ -189,6 +189,23 @@ describe('a damaged archive', () => {
     await until(async () => fake.clusters.get(id)!.process.is === 'ready')
   })
 
+  test('whose last segment cannot be read changes nothing, and the accepted loss recovers what precedes it', async () => {
+    fake.tailProblem = new WalFileError('damaged', '000000010000000000000003', 'it cannot be read: EIO')
+    await platform.sql(`insert into sample values ($1, 1, now(), '0/2F00000')`, [id])
+    await recover()
+    await untilSettled()
+    expect(await show()).toMatchObject({
+      status: 'ready',
+      restore: { phase: 'failed', error: expect.stringContaining('it cannot be read: EIO') },
+    })
+    expect(fake.aside.has(id)).toBe(false)
+    fake.tailProblem = undefined
+    expect((await recover()).status).toBe(409)
+    expect((await recover({ accept_loss: true })).status).toBe(202)
+    await untilSettled()
+    expect(await show()).toMatchObject({ status: 'ready', restore: { phase: 'done', error: null } })
+  })
+
   test('that is found by replay fails, and the accepted loss recovers what precedes it', async () => {
     const hole = { timeline: 1, fromLsn: '0/2F10000', toLsn: '0/3000000', kind: 'damaged', reason } as const
     fake.archiveTail = { end: 0x2f80000n, newestCommit: undefined }

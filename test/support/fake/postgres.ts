@@ -51,6 +51,7 @@ export class FakePostgres extends FakeCalls {
   /** The data directories that were moved aside. */
   readonly aside = new Map<string, string[]>()
   planProblem: Error | undefined
+  tailProblem: Error | undefined
   startProblem: string | undefined
   neverStarts = false
   poolerNeverStarts = false
@@ -254,7 +255,7 @@ export class FakePostgres extends FakeCalls {
         return this.called(this.missingBackup)
       },
       planWal: () => (this.planProblem ? Promise.reject(this.planProblem) : this.called([])),
-      archiveTail: () => this.called(this.archiveTail),
+      archiveTail: () => (this.tailProblem ? Promise.reject(this.tailProblem) : this.called(this.archiveTail)),
       findDescription: (id: string) => this.called(this.descriptions.get(id)),
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
       describeCluster: (id: string, description: ClusterDescription) => {
