@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, renameSync, rmSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { Berth } from '../../support/berth.ts'
+import { Berth, end } from '../../support/berth.ts'
 import { accessOf, ask, connect, createCluster, destroy, untilReady, ways } from '../../support/client.ts'
 import { until } from '../../support/until.ts'
 
@@ -90,10 +90,12 @@ test('a cluster without its data directory is recovered in place with every ackn
 }, 240_000)
 
 test('a restore uses an older backup if the newest is damaged, which the health shows until there is a new one', async () => {
-  await until(async () => (await completed()).length > 0, 60)
-  await berth.call('POST', `/v1/postgres/${id}/backups`, {})
-  const count = (await completed()).length
-  await until(async () => (await completed()).length > count, 60)
+  // Two since the recovery, because a backup of before is of another timeline.
+  for (const _ of [1, 2]) {
+    const count = (await completed()).length
+    await until(async () => (await berth.call('POST', `/v1/postgres/${id}/backups`, {})).status === 202, 60)
+    await until(async () => (await completed()).length > count, 60)
+  }
   const newest = (await completed())[0].id
   await ask(await accessOf(berth, id), 'direct', 'insert into number values (2000)')
   const written = Date.now()
@@ -119,4 +121,22 @@ test('a restore uses an older backup if the newest is damaged, which the health 
   expect((await backups()).find((backup: { id: string }) => backup.id === newest).failure).toBe(
     'its directory in the repository is gone',
   )
+}, 240_000)
+
+test('a recovery continues after the control plane was killed, and changes nothing of a healthy cluster', async () => {
+  const before = await numbers()
+  for (const delayMs of [50, 400]) {
+    expect((await berth.call('POST', `/v1/postgres/${id}/recover`, {})).status).toBe(202)
+    await new Promise((resolve) => setTimeout(resolve, delayMs))
+    await Promise.all(berth.children.splice(0).map((child) => end(child)))
+    await berth.up()
+    await untilReady(berth, id, 120)
+    expect((await show()).restore).toMatchObject({ phase: 'done', error: null })
+    expect(await numbers()).toEqual(before)
+    // Otherwise the next recovery would lose what the new epoch has archived.
+    await until(async () => (await show()).health.status === 'ok' && (await completed()).length > 0, 60)
+    const now = Date.now()
+    await until(async () => Date.parse((await show()).recovery_window.latest) > now, 60)
+  }
+  expect(readdirSync(directory()).filter((name) => name.startsWith('damaged-'))).toHaveLength(2)
 }, 240_000)
