@@ -45,7 +45,7 @@ const damagedFiles = [
 /** Adds the cause of a server that does not start, and what to do about it. */
 export async function explainDown(cluster: Cluster, world: World, reason: string, log: string[]): Promise<string> {
   const full = (await findFullDisk(world)) ?? (log.some(isDiskFull) ? 'the disk is full' : undefined)
-  if (full !== undefined) return `${reason} (${full})`
+  if (full !== undefined) return reason.replace(/(:.*)?$/s, `: ${full}`)
   const isDamaged = log.some((line) => /\b(FATAL|PANIC): /.test(line) && damagedFiles.some((error) => error.test(line)))
   if (!isDamaged || !(await hasWindow(world.db, cluster.id))) return reason
   return `${reason}; ${recoverHint(cluster.id)}`

@@ -337,7 +337,7 @@ describe('the health of a cluster', () => {
     fake.kill(id, 'PANIC:  could not write to file "pg_wal/xlogtemp.1": No space left on device')
     fake.repositoryFreeBytes = 10 ** 12
     await until(async () => (await show()).health.status === 'down')
-    expect((await show()).health.reason).toContain('(the disk is full)')
+    expect((await show()).health.reason).toBe('PostgreSQL is stopped: the disk is full')
     fake.neverStarts = false
     await until(async () => (await show()).health.status === 'ok')
   })
