@@ -9,9 +9,11 @@ import type { World } from '../step.ts'
 const minFreeBytes = 64 * 1024 ** 2
 
 /** Reports a running server without its files too: it would lose what it writes. */
-export function findLostData({ id }: Cluster, { postgres }: World): Health | undefined {
+export async function findLostData({ id }: Cluster, { db, postgres }: World): Promise<Health | undefined> {
   const problem = postgres.data.findProblem(id)
-  return problem === undefined ? undefined : { status: 'down', reason: `${problem}; ${recoverHint(id)}` }
+  if (problem === undefined) return undefined
+  const advice = (await hasWindow(db, id)) ? recoverHint(id) : 'there is no backup to recover it from'
+  return { status: 'down', reason: `${problem}; ${advice}` }
 }
 
 /** A full disk affects every cluster, so each of them says so. */

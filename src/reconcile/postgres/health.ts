@@ -108,7 +108,7 @@ function findDrillProblem({ result }: DrillSchedule): Health | undefined {
 
 /** Starts what should run. An error of a driver becomes the health of the cluster, so that its owner sees it. */
 async function findProcessProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
-  const lost = findLostData(cluster, world)
+  const lost = await findLostData(cluster, world)
   if (lost) return lost
   const serverError = await errorOf(() => world.postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting)))
   const server = await world.postgres.inspect(cluster.id)

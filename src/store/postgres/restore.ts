@@ -186,7 +186,7 @@ export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
 async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
   const { rows } = await tx.query(
     `select 1 from archive where cluster_id = $1 and base is not null
-     union all select 1 from restore where cluster_id = $1 and verified_at is null`,
+     union all select 1 from restore where cluster_id = $1 and verified_at is null and failure is null`,
     [clusterId],
   )
   if (rows.length === 0) await releasePins(tx, clusterId)

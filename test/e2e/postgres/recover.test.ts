@@ -1,7 +1,16 @@
-import { existsSync, readdirSync, renameSync, rmSync } from 'node:fs'
+import { existsSync, globSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Berth, end } from '../../support/berth.ts'
-import { accessOf, ask, connect, createCluster, destroy, untilReady, ways } from '../../support/client.ts'
+import {
+  accessOf,
+  ask,
+  connect,
+  createCluster,
+  destroy,
+  postmasterPid,
+  untilReady,
+  ways,
+} from '../../support/client.ts'
 import { until } from '../../support/until.ts'
 
 const berth = new Berth({ BERTH_DRILL_INTERVAL: 'off' })
@@ -54,6 +63,17 @@ test('a cluster whose files vanish is down, although its server runs, and names 
     )
   } finally {
     renameSync(`${control}.away`, control)
+  }
+  await until(async () => (await show()).health.status === 'ok', 60)
+  // A server that does not start because of a damaged file names the command too.
+  const content = readFileSync(control)
+  writeFileSync(control, Buffer.alloc(content.length))
+  try {
+    process.kill(postmasterPid(berth, id), 'SIGKILL')
+    await until(async () => (await show()).health.reason.endsWith(`; run: berth postgres recover ${id}`), 60)
+    expect((await show()).health.status).toBe('down')
+  } finally {
+    writeFileSync(control, content)
   }
   await until(async () => (await show()).health.status === 'ok', 60)
 }, 120_000)
@@ -121,6 +141,33 @@ test('a restore uses an older backup if the newest is damaged, which the health 
   expect((await backups()).find((backup: { id: string }) => backup.id === newest).failure).toBe(
     'its directory in the repository is gone',
   )
+}, 240_000)
+
+test('a restore that finds a hole in the archive corrects the window, and a new backup follows', async () => {
+  const access = await accessOf(berth, id)
+  const [current] = await ask(access, 'direct', 'select pg_walfile_name(pg_current_wal_lsn()) as file')
+  const file = String(current!.file)
+  await ask(access, 'direct', 'insert into number values (3000)')
+  // Fills the segment.
+  await ask(access, 'direct', `create table filler as select repeat('x', 1000) from generate_series(1, 40000)`)
+  await until(() => globSync(`${berth.home}/repository/${id}/archive/*/${file}`).length === 1, 60)
+  const written = Date.now()
+  await until(async () => Date.parse((await show()).recovery_window.latest) > written, 60)
+  const before = await show()
+  for (const path of globSync(`${berth.home}/repository/${id}/archive/*/${file}`)) rmSync(path)
+
+  const { latest } = before.recovery_window
+  const { data: restored } = (await berth.call('POST', `/v1/postgres/${id}/restore`, { pitr_time: latest })).body
+  await until(async () => (await show(restored.id)).status === 'failed', 60)
+  const reason = `WAL segment ${file} of ${id} is missing from its archive`
+  expect((await show(restored.id)).failure).toBe(reason)
+  const found = await show()
+  expect(found.recovery_windows.some((window: { latest: string }) => window.latest === latest)).toBe(false)
+  await until(async () => {
+    const { health, recovery_window: window } = await show()
+    return health.status === 'ok' && window !== null && window.latest > latest
+  }, 60)
+  expect((await berth.call('POST', `/v1/postgres/${id}/restore`, { pitr_time: latest })).status).toBe(422)
 }, 240_000)
 
 test('a recovery continues after the control plane was killed, and changes nothing of a healthy cluster', async () => {

@@ -310,6 +310,8 @@ describe('the health of a cluster', () => {
       fake.dataProblems.set(id, problem)
       await until(async () => (await show()).health.status === 'down')
       expect((await show()).health.reason).toBe(`${problem}; run: berth postgres recover ${id}`)
+      await platform.sql('update archive set latest_at = null')
+      await until(async () => (await show()).health.reason === `${problem}; there is no backup to recover it from`)
       fake.dataProblems.clear()
       await until(async () => (await show()).health.status === 'ok')
     },
