@@ -42,6 +42,7 @@ const platformSchemas = [
   'PostgresClusterSummary',
   'PostgresCredentials',
   'PostgresDatabase',
+  'PostgresDiscardedData',
   'PostgresDrill',
   'PostgresExtension',
   'PostgresLog',

@@ -432,6 +432,10 @@ export interface PostgresDatabase {
   name: string
 }
 
+export interface PostgresDiscardedData {
+  discarded: string[]
+}
+
 export interface PostgresDrill {
   id: string
   status: 'queued' | 'restoring' | 'checking' | 'cleaning' | 'done'

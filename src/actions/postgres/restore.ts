@@ -17,8 +17,8 @@ import { joinTransaction, type Tx } from '../../store/db.ts'
 import { lockBackupByLabel } from '../../store/postgres/backup.ts'
 import { getClusterDetails, getVisibleCluster, insertCluster, type NewCluster } from '../../store/postgres/cluster.ts'
 import { inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../../store/postgres/restore.ts'
-import { planForPosition, planForTime } from '../../store/postgres/restore-plan.ts'
-import { findRun, hasWindow, listPasses, listWindows } from '../../store/postgres/stretch.ts'
+import { findRestorableRun, planForPosition, planForTime } from '../../store/postgres/restore-plan.ts'
+import { listPasses, listWindows } from '../../store/postgres/stretch.ts'
 import { enqueue } from '../../store/work.ts'
 import type { Context } from '../context.ts'
 import { checkClusterName } from './cluster.ts'
@@ -80,7 +80,8 @@ interface Resolved {
 function resolveBackup(source: Cluster, label: string, backup: Backup | undefined): Resolved {
   if (!backup) throw notFound(`Backup ${label} not found for cluster ${source.id}`)
   if (backup.state !== 'completed') throw badRequest(`restore failed: backup ${label} is ${backup.state}`)
-  if (backup.damage !== null) throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}`)
+  if (backup.damage !== null)
+    throw badRequest(`restore failed: backup ${label} is damaged: ${backup.damage}; choose another backup`)
   const { startLsn, stopLsn, timeline, epoch } = backup
   return {
     at: labelTime(label)!,
@@ -133,7 +134,7 @@ export async function forkCluster(
 ): Promise<ClusterDetails> {
   const source = await getSource(ctx, clusterId)
   requireReady(source, 'it can be forked')
-  if (!(await hasWindow(ctx.db, source.id))) throw invalid('fork is unavailable: no backup has completed yet')
+  if (!(await findRestorableRun(ctx.db, source.id))) throw invalid('fork is unavailable: no backup has completed yet')
   return copyWhole(ctx, source, present(name) ?? forkName(source.name), 'fork')
 }
 
@@ -147,15 +148,14 @@ export async function undeleteCluster(
   requireClusterWriter(caller)
   if (cluster.state === 'purged') throw new BerthError('gone', 'Its backups are gone; the cluster cannot be undeleted')
   if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
-  if (!(await hasWindow(ctx.db, cluster.id)))
+  if (!(await findRestorableRun(ctx.db, cluster.id)))
     throw invalid('undelete is unavailable: the cluster had no completed backup')
   return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete')
 }
 
 async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: 'fork' | 'undelete') {
   return ctx.db.transaction(async (tx) => {
-    const run = (await findRun(tx, source.id))!
-    const plan = await planForPosition(tx, source.id, run, run.latestLsn)
+    const plan = await planForPosition(tx, source.id, (await findRestorableRun(tx, source.id))!)
     const restore: NewRestore = {
       clusterId: newId(),
       sourceClusterId: source.id,

@@ -148,7 +148,8 @@ function windowViews(passes: ClusterDetails['passes']) {
   return windows.map(({ earliest, latest }) => ({ earliest: toRfc3339(earliest), latest: toRfc3339(latest) }))
 }
 
-function restoreView(restore: RestoreView, failure: string | null) {
+function restoreView(restore: RestoreView, clusterFailure: string | null) {
+  const failure = clusterFailure ?? restore.failure
   const time = (text: string | null) => (text === null ? null : rfc3339FromJson(text))
   return {
     source_cluster_id: restore.source_cluster_id,

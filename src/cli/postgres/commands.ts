@@ -14,6 +14,7 @@ import { addDatabaseCommands } from './database.ts'
 import { addDrillCommands } from './drill.ts'
 import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions, withClusterArgument } from './find.ts'
 import { addLogCommand } from './log.ts'
+import { addRecoverCommand } from './recover.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
 import { addUserCommands } from './user.ts'
@@ -57,6 +58,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addAdoptCommand(postgres, cli)
   addBackupCommands(postgres, cli)
   addRestoreCommands(postgres, cli)
+  addRecoverCommand(postgres, cli)
   addWindowCommand(postgres, cli)
   addDrillCommands(postgres, cli)
 }

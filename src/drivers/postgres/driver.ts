@@ -13,6 +13,19 @@ export type ClusterProcess =
 /** A process that belongs to a cluster besides its server. */
 export type ServiceProcess = { is: 'absent' } | { is: 'stopped'; log: string[] } | { is: 'running'; pid: number }
 
+export interface DataDirectories {
+  /** What is missing of the data directory, as far as its most important files show; undefined if they exist. */
+  findProblem(id: string): string | undefined
+  /** Keeps the data directory under another name. Does nothing if that name exists or there is no data directory. */
+  moveAside(id: string, name: string): void
+  /** Removes the data directory. */
+  discard(id: string): void
+  /** The names of the directories that were moved aside. */
+  listAside(id: string): string[]
+  /** Removes them and returns their names. */
+  removeAside(id: string): string[]
+}
+
 export interface PostgresDriver extends SqlClient, SqlAdmin {
   /** The ids of all clusters that have files on this host. */
   list(): string[]
@@ -20,6 +33,7 @@ export interface PostgresDriver extends SqlClient, SqlAdmin {
   ensureData(id: string, spec: DataSpec): Promise<void>
   /** Starts the server, or applies a changed spec to it; it restarts if a change requires that. Does not wait. */
   ensureRunning(id: string, spec: ClusterSpec): Promise<void>
+  data: DataDirectories
   /** Reads the state of the process without connecting. */
   inspect(id: string): Promise<ClusterProcess>
   /** Polls until the server is ready or the timeout is over; returns the last state. */

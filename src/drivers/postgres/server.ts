@@ -15,6 +15,7 @@ import { clearReload, needsReload, requestReload, writeReloadableFiles } from '.
 import { killUntilGone } from '../s6/tree-process.ts'
 import { type InnerAddresses, innerAddresses, publishedAddresses, serverConfinement } from './confinement.ts'
 import { ensureClusterDirectory, ensureData } from './data.ts'
+import { dataDirectories } from './data-directory.ts'
 import type { ClusterProcess, PostgresDriver } from './driver.ts'
 import { ensureFirewall } from './firewall.ts'
 import { type ClusterPaths, clusterPaths } from './paths.ts'
@@ -41,6 +42,7 @@ export function postgresDriver(parts: PostgresParts): PostgresDriver {
     ...client,
     ...sqlAdmin(client),
     list: () => listClusters(home),
+    data: dataDirectories(home),
     ensureData: (id, spec) => ensureData(home, id, spec),
     ensureRunning: (id, spec) => ensureRunning(parts, id, spec),
     inspect: (id) => inspect(supervisor, clusterPaths(home, id)),

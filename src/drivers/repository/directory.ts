@@ -31,6 +31,7 @@ import {
   type WalRange,
 } from './driver.ts'
 import { platformFiles } from './platform.ts'
+import { findMissingDirectory, walFileError } from './presence.ts'
 import { findArchiveEnd, findHole, planWal } from './wal.ts'
 import { findCut, findStepBack } from './wal-cut.ts'
 import { findTail } from './wal-tail.ts'
@@ -78,6 +79,7 @@ export function directoryRepository(root: string): Repository {
     listBackups: async (id) => listBackups(`${paths.cluster(id)}/backups`),
     removeBackup: async (id, label) => discard(root, paths.backup(id, label)),
     backupData: (id, label) => `${paths.backup(id, label)}/data`,
+    findMissingBackup: (id, label) => findMissingDirectory(`${paths.cluster(id)}/backups`, label, 'data'),
 
     planWal: (pieces, from) => planWal({ list, path: paths.archive }, pieces, from),
 
@@ -175,10 +177,15 @@ async function findFile(directory: string, name: string): Promise<WalFile | unde
 
 async function readSegment(directory: string, name: string): Promise<Buffer> {
   const read = (file: string) => readUntrustedFile(directory, file, Number(segmentBytes))
-  // The receiver may rename it between the first two attempts.
-  const bytes = read(name) ?? read(`${name}.partial`) ?? read(name)
-  if (bytes === undefined) throw new WalFileError('missing', name, `WAL segment ${name} is missing from its archive`)
-  return bytes
+  const subject = `WAL segment ${name} in ${directory}`
+  try {
+    // The receiver may rename it between the first two attempts.
+    const bytes = read(name) ?? read(`${name}.partial`) ?? read(name)
+    if (bytes === undefined) throw new WalFileError('damaged', name, `${subject} is not a file of the right size`)
+    return bytes
+  } catch (error) {
+    throw walFileError(name, subject, error)
+  }
 }
 
 // Names of a timeline sort by position, and the oldest are removed first, so an interruption leaves no gap.

@@ -77,7 +77,7 @@ export interface Repository {
   archiveEnd(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
   /**
    * The actual end of the WAL in that sequence, read from its records, and the newest commit near it; undefined if there
-   * is no complete record. For an archive without a running receiver.
+   * is no complete record. For an archive without a running receiver. Throws a `WalFileError` for an unreadable segment.
    */
   archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<WalTail | undefined>
   /** The first missing or truncated segments in the range, up to the next one that is there. */
@@ -110,11 +110,16 @@ export interface Repository {
   removeBackup(clusterId: string, label: string): Promise<void>
   /** The path of the files of the cluster in a committed backup. They must not be changed. */
   backupData(clusterId: string, label: string): string
+  /**
+   * Why the files of a committed backup cannot be found; undefined if their directory exists. Throws if the repository
+   * has no backups of the cluster at all, as when it is not mounted.
+   */
+  findMissingBackup(clusterId: string, label: string): Promise<string | undefined>
 
   /**
    * Lists the WAL files to replay for these pieces, starting with the segment of `from`. A piece on a new timeline starts
-   * where the timeline history says that it branched off. Throws an error that names the first file that is missing,
-   * truncated or from another cluster.
+   * where the timeline history says that it branched off. Throws a `WalFileError` for the first file that is missing,
+   * truncated, unreadable or from another cluster.
    */
   planWal(pieces: WalPiece[], from: Lsn): Promise<PlannedWal[]>
 

@@ -1,5 +1,5 @@
 // Selects the archived files that a replay needs, and compares the header of each segment with its name.
-import { constants } from 'node:fs'
+import { constants, existsSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import {
   formatLsn,
@@ -14,7 +14,8 @@ import {
   type WalPiece,
 } from '../../model/postgres/wal.ts'
 import { readUntrustedFile } from '../host/untrusted-file.ts'
-import type { PlannedWal, WalFile, WalRange } from './driver.ts'
+import { type PlannedWal, type WalFile, WalFileError, type WalRange } from './driver.ts'
+import { notMounted, walFileError } from './presence.ts'
 
 const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
@@ -107,9 +108,16 @@ const maxHistoryBytes = 1024 ** 2
 
 function readHistory(archive: Archive, piece: WalPiece): string {
   const name = historyName(piece.timeline)
-  const bytes = readUntrustedFile(archive.path(piece.clusterId, piece.epoch), name, maxHistoryBytes)
-  if (bytes === undefined) throw new Error(`${name} of ${piece.clusterId} is missing from its archive`)
-  return bytes.toString()
+  const subject = `${name} of ${piece.clusterId}`
+  const directory = archive.path(piece.clusterId, piece.epoch)
+  if (!existsSync(directory)) throw notMounted(directory)
+  try {
+    const bytes = readUntrustedFile(directory, name, maxHistoryBytes)
+    if (bytes === undefined) throw new WalFileError('missing', name, `${subject} is missing from its archive`)
+    return bytes.toString()
+  } catch (error) {
+    throw walFileError(name, subject, error)
+  }
 }
 
 function planHistory(archive: Archive, piece: Range): PlannedWal[] {
@@ -133,16 +141,20 @@ async function planSegments(archive: Archive, piece: Range, identity: Identity):
 async function checkSegments(archive: Archive, piece: Range, identity: Identity): Promise<PlannedWal[]> {
   const files = new Map((await archive.list(piece.clusterId, piece.epoch)).map((file) => [file.name, file]))
   const directory = archive.path(piece.clusterId, piece.epoch)
+  if (!existsSync(directory)) throw notMounted(directory)
   const planned: PlannedWal[] = []
   for (let number = segmentNumber(piece.from); number <= segmentNumber(piece.until - 1n); number += 1n) {
     const name = segmentName(piece.timeline, number)
     const file = files.get(name) ?? files.get(`${name}.partial`)
-    if (file === undefined) throw new Error(`WAL segment ${name} of ${piece.clusterId} is missing from its archive`)
+    const subject = `WAL segment ${file?.name ?? name} of ${piece.clusterId}`
+    if (file === undefined) throw new WalFileError('missing', name, `${subject} is missing from its archive`)
     const path = `${directory}/${file.name}`
-    if (!hasFullSize(file)) throw new Error(`WAL segment ${file.name} of ${piece.clusterId} has ${file.bytes} bytes`)
+    if (!hasFullSize(file)) throw new WalFileError('damaged', name, `${subject} has ${file.bytes} bytes`)
     const left = piece.until - segmentStart(number)
     const bytes = left < segmentBytes ? left : segmentBytes
-    await checkSegment(path, { piece, number, bytes, identity })
+    await checkSegment(path, { piece, number, bytes, identity }).catch((error) => {
+      throw walFileError(name, subject, error)
+    })
     planned.push({ path, name, bytes: Number(bytes) })
   }
   return planned
@@ -162,19 +174,21 @@ interface Expectation {
  * last used page must have the right position too: the receiver fills a segment with zeros before it writes WAL to it.
  */
 async function checkSegment(path: string, { piece, number, bytes, identity }: Expectation): Promise<void> {
-  const subject = `WAL segment ${segmentName(piece.timeline, number)} of ${piece.clusterId}`
+  const name = segmentName(piece.timeline, number)
+  const subject = `WAL segment ${name} of ${piece.clusterId}`
   const start = segmentStart(number)
   await using file = await open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK)
   const first = await readPage(file, 0n)
   identity.system ??= first.system
   if (first.position !== start || first.timeline > piece.timeline || first.system !== identity.system) {
-    throw new Error(`${subject} is damaged or belongs to another cluster`)
+    throw new WalFileError('damaged', name, `${subject} is damaged or belongs to another cluster`)
   }
   // A complete segment may end with zeros: the server leaves the rest empty when it switches to the next one.
   if (bytes === segmentBytes) return
   const lastPage = ((bytes - 1n) / pageBytes) * pageBytes
   const last = await readPage(file, lastPage)
-  if (last.position !== start + lastPage) throw new Error(`${subject} ends before ${formatLsn(start + bytes)}`)
+  if (last.position !== start + lastPage)
+    throw new WalFileError('damaged', name, `${subject} ends before ${formatLsn(start + bytes)}`)
 }
 
 // XLogLongPageHeaderData: magic, flags, timeline, position, remaining length; and on the first page of a segment, after

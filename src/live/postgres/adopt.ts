@@ -23,6 +23,7 @@ import {
   insertAdoptedEpoch,
   listKnownClusters,
 } from '../../store/postgres/adopt.ts'
+import { recordDamage } from '../../store/postgres/damage.ts'
 import { listWindows } from '../../store/postgres/stretch.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { readEpoch } from './adopt-epoch.ts'
@@ -85,6 +86,9 @@ async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: s
     if (!(await insertAdoptedCluster(tx, cluster, note))) return
     for (const backup of backups) await insertAdoptedBackup(tx, id, backup)
     for (const { epoch } of epochs) if (epoch) await insertAdoptedEpoch(tx, id, epoch)
+    for (const { label, damage } of backups) {
+      if (damage !== null) await recordDamage(tx, { backup: { clusterId: id, label }, reason: damage })
+    }
   })
   const windows = await listWindows(ctx.db, id)
   return { id, name: settings.name, backups: backups.length, windows: windows.length }

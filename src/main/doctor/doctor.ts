@@ -15,7 +15,16 @@ import {
 } from './host.ts'
 import { checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
 import { sandboxChecks } from './sandbox.ts'
-import { checkDisk, checkHome, checkReflink, checkRepository, checkSecretFile, checkStorage } from './storage.ts'
+import {
+  checkDamagedData,
+  checkDisk,
+  checkHome,
+  checkReflink,
+  checkRepository,
+  checkRepositoryDisk,
+  checkSecretFile,
+  checkStorage,
+} from './storage.ts'
 
 export interface DoctorReport {
   checks: DoctorCheck[]
@@ -53,6 +62,8 @@ function listChecks(config: Config): Record<string, Check> {
     home: () => checkHome(config.home),
     repository: () => checkRepository(config),
     'disk space': () => checkDisk(config.home),
+    'repository disk space': () => checkRepositoryDisk(config),
+    'damaged data': () => checkDamagedData(config.home),
     'copy on write': () => checkReflink(config.home),
     'size limits': () => checkStorage(nearestExisting(config.home)),
     memory: checkMemory,

@@ -1,5 +1,5 @@
-import { statSync } from 'node:fs'
-import { dirname } from 'node:path'
+import { globSync, statSync } from 'node:fs'
+import { basename, dirname } from 'node:path'
 import {
   areOnSameDevice,
   canWrite,
@@ -38,15 +38,35 @@ function findClosedParent(home: string): string | undefined {
   return undefined
 }
 
-export async function checkDisk(home: string): Promise<Finding> {
-  const space = await measureDisk(nearestExisting(home))
-  if (!space) return warning('unknown', 'Clusters stop when the disk is full.', `df -h ${home}`)
+export function checkDisk(home: string): Promise<Finding> {
+  return checkSpace(home, 'BERTH_HOME', 'Clusters stop when the disk is full')
+}
+
+/** The repository may be on a disk of its own. */
+export function checkRepositoryDisk({ repository }: Config): Promise<Finding> {
+  return checkSpace(repository, 'BERTH_REPOSITORY', 'Archiving and backups stop when the disk is full')
+}
+
+async function checkSpace(directory: string, setting: string, cost: string): Promise<Finding> {
+  const space = await measureDisk(nearestExisting(directory))
+  if (!space) return warning('unknown', `${cost}.`, `df -h ${directory}`)
   const found = `${inGigabytes(space.freeBytes)} of ${inGigabytes(space.totalBytes)} free`
-  const fix = 'delete files, or set BERTH_HOME to a directory on a larger disk'
-  if (space.freeBytes < gigabyte)
-    return problem(found, 'Clusters stop when the disk is full, and it is nearly full.', fix)
+  const fix = `delete files, or set ${setting} to a directory on a larger disk`
+  if (space.freeBytes < gigabyte) return problem(found, `${cost}, and it is nearly full.`, fix)
   if (space.freeBytes < 5 * gigabyte) return warning(found, 'Backups and restores need space for whole clusters.', fix)
   return ok(found)
+}
+
+/** Recoveries keep the damaged data directories of clusters. */
+export function checkDamagedData(home: string): Finding {
+  const kept = globSync(`${home}/clusters/*/damaged-*`)
+  if (kept.length === 0) return ok('no recovery has left a damaged data directory')
+  const clusters = [...new Set(kept.map((path) => basename(dirname(path))))]
+  return warning(
+    `${kept.length} damaged data ${kept.length === 1 ? 'directory' : 'directories'} of ${clusters.slice(0, 3).join(', ')}${clusters.length > 3 ? ' and others' : ''}`,
+    'They take up disk space.',
+    `./berth postgres recover ${clusters[0]} --discard`,
+  )
 }
 
 export async function checkReflink(home: string): Promise<Finding> {

@@ -19,8 +19,12 @@ export const clusterStates = defineStates({
     deadlineMinutes: 5,
   },
   // The backup it was restored from may turn out to be damaged.
-  ready: { commands: { delete: 'deleting' }, outcomes: { damaged: 'failed' }, keeps: 'healthy' },
-  failed: { commands: { delete: 'deleting' }, keeps: 'stopped' },
+  ready: {
+    commands: { delete: 'deleting', recover: 'initializing' },
+    outcomes: { damaged: 'failed' },
+    keeps: 'healthy',
+  },
+  failed: { commands: { delete: 'deleting', recover: 'initializing' }, keeps: 'stopped' },
   deleting: { outcomes: { gone: 'deleted' } },
   // Backups and WAL are kept for the recovery window, so that it can be undeleted.
   deleted: { outcomes: { purged: 'purged' } },
@@ -162,6 +166,8 @@ export interface RestoreView {
   bytes_total: number | null
   replayed_until: string | null
   verified_at: string | null
+  /** Why a recovery changed nothing. */
+  failure: string | null
 }
 
 export const clusterNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/

@@ -40,7 +40,7 @@ async function findReceiverError(cluster: Cluster, { receiver }: World): Promise
   return errors.findLast((message) => message !== 'disconnected') ?? ''
 }
 
-async function startNextEpoch(cluster: Cluster, world: World, base: ArchiveBase | null): Promise<Archive> {
+export async function startNextEpoch(cluster: Cluster, world: World, base: ArchiveBase | null): Promise<Archive> {
   const last = (await listArchives(world.db, cluster.id)).at(-1)
   const epoch = (last?.epoch ?? 0) + 1
   const slot = `berth_${epoch}`

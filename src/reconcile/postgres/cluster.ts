@@ -45,11 +45,11 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
 
   async initializing(cluster, world) {
     const { postgres } = world
-    const moved = await leaveTakenPorts(cluster, world)
+    const restore = await findRestore(world.db, cluster.id)
+    const moved = restore?.purpose === 'recover' ? undefined : await leaveTakenPorts(cluster, world)
     if (moved) return moved
     await world.hosting.ensureDisk(cluster.id)
     // A restore stages WAL beside the data, so that its limit comes when it is ready.
-    const restore = await findRestore(world.db, cluster.id)
     if (restore) return initializeRestored(cluster, restore, world)
     await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb, false)
     const failed = await findDiskFull(postgres.ensureData(cluster.id, dataSpec(cluster)))

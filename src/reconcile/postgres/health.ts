@@ -13,6 +13,7 @@ import { type World, wait } from '../step.ts'
 import { keepArchive } from './archive.ts'
 import { keepDescribed } from './describe.ts'
 import { probeEndpoints, startPooler } from './endpoint.ts'
+import { explainDown, findDiskProblem, findLostData } from './file.ts'
 import { settlePasswords } from './password.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
 import { keepVerified } from './restore.ts'
@@ -43,13 +44,20 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   if (isDue && !isOlder(cluster.stateSince, freshSeconds)) return startBackup(cluster)
   await keepRetention(cluster, world)
   const isFull = cluster.health === 'down' || cluster.health === 'read_only'
-  await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb, isFull)
+  const kept = world.postgres.data.listAside(cluster.id).length
+  await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb * (1 + kept), isFull)
   const description = await errorOf(() => keepDescribed(cluster, world))
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(unhealthyCheckSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
+  const disk = await findDiskProblem(world)
   await settlePasswords(cluster, world)
   const archive = await keepArchive(cluster, world)
-  if (archive) return wait(unhealthyCheckSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, archive))
+  if (archive) {
+    // A full disk is the cause of what the archive reports.
+    const health = disk ?? archive
+    return wait(unhealthyCheckSeconds, archive.reason, (tx) => setHealth(tx, cluster.id, health))
+  }
+  if (disk) return wait(unhealthyCheckSeconds, disk.reason, (tx) => setHealth(tx, cluster.id, disk))
   if (isDue) return startBackup(cluster)
   if (description) {
     return wait(unhealthyCheckSeconds, description, (tx) => setHealth(tx, cluster.id, degraded(description)))
@@ -101,12 +109,16 @@ function findDrillProblem({ result }: DrillSchedule): Health | undefined {
 
 /** Starts what should run. An error of a driver becomes the health of the cluster, so that its owner sees it. */
 async function findProcessProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
+  const lost = await findLostData(cluster, world)
+  if (lost) return lost
   const serverError = await errorOf(() => world.postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting)))
   const server = await world.postgres.inspect(cluster.id)
   if (server.is !== 'ready') {
     const taken = await findTakenServerPort(cluster, world)
-    const last = serverError || (taken && portTaken(taken)) || ('log' in server ? server.log.at(-1) : undefined)
-    return { status: 'down', reason: last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}` }
+    const log = 'log' in server ? server.log : []
+    const last = serverError || (taken && portTaken(taken)) || log.at(-1)
+    const reason = last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}`
+    return { status: 'down', reason: taken ? reason : await explainDown(cluster, world, reason, log) }
   }
   const startError = serverError || (await errorOf(() => startPooler(cluster, world)))
   if (startError) return degraded(startError)

@@ -1,4 +1,4 @@
-import type { RestoreSpec } from '../../drivers/postgres/restore/driver.ts'
+import type { RestoreFailure, RestoreSpec } from '../../drivers/postgres/restore/driver.ts'
 import { WalFileError } from '../../drivers/repository/driver.ts'
 import { describeError } from '../../model/errors.ts'
 import { waitUntil } from '../../model/poll.ts'
@@ -7,34 +7,37 @@ import type { ArchiveBase, RestorePlan } from '../../model/postgres/restore.ts'
 import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endOfRecords, formatLsn, parseLsn } from '../../model/postgres/wal.ts'
 import type { Tx } from '../../store/db.ts'
-import { queueBackup } from '../../store/postgres/backup.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
+import { recordDamage } from '../../store/postgres/damage.ts'
 import {
   findUnverifiedPlan,
-  insertPins,
-  pinsOf,
   type Restore,
   setRestoreDone,
   setRestorePlan,
   setRestoreProgress,
   setRestoreVerified,
 } from '../../store/postgres/restore.ts'
-import { findOtherPlan, planForPosition } from '../../store/postgres/restore-plan.ts'
-import { isScrubbed, recordDamage } from '../../store/postgres/scrub.ts'
-import { findRun } from '../../store/postgres/stretch.ts'
+import { findRestorableRun, planForPosition } from '../../store/postgres/restore-plan.ts'
+import { isScrubbed } from '../../store/postgres/scrub.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
+import { handleFailure, recordUnreadable } from './damage.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
 import { renewPasswords } from './password.ts'
+import { ensureRecoveredArchive, handleRecoveryFailure, prepareRecovery } from './recover.ts'
 
 /** Short, because the recovery of a small cluster takes a tenth of a second. */
 const pauseSeconds = 0.05
 
 /** Initializes a restored cluster: copies the backup, replays WAL, and sets up passwords and an archive of its own. */
 export async function initializeRestored(cluster: Cluster, restore: Restore, world: World) {
+  if (restore.purpose === 'recover') {
+    const preparing = await prepareRecovery(cluster, restore, world, planForNow)
+    if (preparing) return preparing
+  }
   const plan = await resolvePlan(restore, world)
-  if (plan instanceof Error) return failAndBackUp(restore, plan.message)
   if (typeof plan === 'string') return wait(0.2, plan)
+  if (plan instanceof WalFileError) return advance('failed', plan.message)
   if (plan !== restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
   const spec: RestoreSpec = { ...dataSpec(cluster), ...plan }
   return (
@@ -45,20 +48,19 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
 }
 
 /** Determines the position at which the restored WAL ends. It is recorded, so that a repetition restores the same state. */
-async function resolvePlan({ plan, sourceClusterId }: Restore, world: World): Promise<RestorePlan | Error | string> {
-  if (plan?.search) {
-    return endAtTime(plan, plan.search, world).catch((error: Error) => {
-      if (error instanceof WalFileError) return error
-      throw error
-    })
-  }
-  return plan ?? (await planForNow(sourceClusterId, world))
+async function resolvePlan(restore: Restore, world: World): Promise<RestorePlan | WalFileError | string> {
+  const { plan } = restore
+  if (!plan) return planForNow(restore, world)
+  return plan.search ? endAtTime(plan, plan.search, world) : plan
 }
 
-async function endAtTime(plan: RestorePlan, search: NonNullable<RestorePlan['search']>, { repository }: World) {
-  const { clusterId, epoch, timeline, end } = plan.pieces.at(-1)!
-  const range = { from: parseLsn(search.from), to: parseLsn(end) }
-  const cut = await repository.findCut(clusterId, epoch, timeline, BigInt(search.time), range)
+async function endAtTime(plan: RestorePlan, search: NonNullable<RestorePlan['search']>, world: World) {
+  const own = plan.pieces.at(-1)!
+  const range = { from: parseLsn(search.from), to: parseLsn(own.end) }
+  const cut = await recordUnreadable(own, world, () =>
+    world.repository.findCut(own.clusterId, own.epoch, own.timeline, BigInt(search.time), range),
+  )
+  if (cut instanceof WalFileError) return cut
   const { search: _, ...rest } = plan
   return endAt(rest, formatLsn(cut))
 }
@@ -68,12 +70,14 @@ function endAt(plan: RestorePlan, end: string): RestorePlan {
 }
 
 /** For a restore without a target: everything that the source has written up to now. */
-async function planForNow(sourceId: string, world: World): Promise<RestorePlan | string> {
-  const source = await loadCluster(world.db, sourceId)
-  const run = await findRun(world.db, sourceId)
+async function planForNow({ sourceClusterId }: Restore, world: World): Promise<RestorePlan | WalFileError | string> {
+  const source = await loadCluster(world.db, sourceClusterId)
+  const run = await findRestorableRun(world.db, sourceClusterId)
   if (!source || !run) throw new Error('the source has no recovery window any more')
-  const plan = await planForPosition(world.db, source.id, run, run.latestLsn)
-  const end = await findEnd(source, plan.pieces.at(-1)!, run.latestLsn, world)
+  const plan = await planForPosition(world.db, source.id, run)
+  const own = plan.pieces.at(-1)!
+  const end = await recordUnreadable(own, world, () => findEnd(source, own, run.latestLsn, world))
+  if (end instanceof WalFileError) return end
   return end === undefined ? 'waiting for the archive of the source' : endAt(plan, end)
 }
 
@@ -109,29 +113,11 @@ async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world
   await restores.startCopy(cluster.id, { ...spec, trusted })
   const seen = await restores.inspectCopy(cluster.id, copyTimeoutSeconds)
   if (seen.is === 'done') return undefined
-  if (seen.is === 'failed' && seen.damage !== undefined)
-    return skipDamagedBackup(restore, seen.reason, seen.damage, world)
-  if (seen.is === 'failed') return advance('failed', seen.reason)
+  if (seen.is === 'failed') return fail(cluster, restore, seen, world)
   if (seen.is === 'absent') return wait(pauseSeconds, 'starting the copy')
   const { bytesDone, bytesTotal, bytesVerified } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
   return wait(pauseSeconds, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
-}
-
-/** Records the damage and continues with an older backup if there is one. */
-async function skipDamagedBackup(restore: Restore, reason: string, damage: string, { db, restores }: World) {
-  const { clusterId } = restore
-  const plan = restore.plan!
-  await db.transaction((tx) => recordDamage(tx, plan.backup, damage))
-  if (!(await findOtherPlan(db, restore, plan))) return advance('failed', reason)
-  // Otherwise the result of this copy would be taken for that of the next one.
-  await restores.remove(clusterId)
-  return wait(0, `${reason}; using an older one`, async (tx) => {
-    const other = await findOtherPlan(tx, restore, plan)
-    if (!other) return
-    await setRestorePlan(tx, clusterId, other)
-    await insertPins(tx, clusterId, pinsOf(other))
-  })
 }
 
 async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
@@ -139,25 +125,22 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await postgres.ensureRunning(cluster.id, { ...clusterSpec(cluster, hosting), closed: true })
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
-  if (seen.is === 'failed') return failAndBackUp(restore, seen.reason)
+  if (seen.is === 'failed') return fail(cluster, restore, seen, world)
   const { replayedUntil, replayedLsn } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
   return wait(pauseSeconds, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
 }
 
-/** Starts a new backup of the source, which does not depend on the damaged WAL. */
-function failAndBackUp({ sourceClusterId }: Restore, reason: string) {
-  return advance('failed', reason, async (tx) => {
-    const source = await loadCluster(tx, sourceClusterId)
-    if (source?.state === 'ready') await queueBackup(tx, source.id)
-  })
+function fail(cluster: Cluster, restore: Restore, failure: RestoreFailure, world: World) {
+  if (restore.purpose === 'recover') return handleRecoveryFailure(cluster, restore, failure, world)
+  return handleFailure(restore, failure, world)
 }
 
 async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
   const { db, hosting, postgres, restores } = world
   await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
   const seen = await restores.inspectRecovery(cluster.id, spec)
-  if (seen.is === 'failed') return failAndBackUp(restore, seen.reason)
+  if (seen.is === 'failed') return fail(cluster, restore, seen, world)
   if (seen.is !== 'promoted') return wait(pauseSeconds, 'finishing')
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   const bytes = await restores.finish(cluster.id, spec)
@@ -168,13 +151,20 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
     return advance('ready', '', save)
   }
   await postgres.ensureGrants(cluster.id)
-  await renewPasswords(cluster, world)
-  await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))
+  const base = await baseOf(cluster, spec, seen.endLsn, world)
+  if (restore.purpose === 'recover') {
+    await ensureRecoveredArchive(cluster, restore, base, world)
+  } else {
+    await renewPasswords(cluster, world)
+    await ensureArchive(cluster, world, base)
+  }
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
-  if (unreachable && !isCausedByOwner(unreachable)) return wait(1, describeError(unreachable))
-  return advance('ready', `restored from ${restore.sourceClusterId}`, save)
+  if (unreachable && !isCausedByOwner(unreachable, restore)) return wait(1, describeError(unreachable))
+  const note =
+    restore.purpose === 'recover' ? `recovered up to ${seen.endLsn}` : `restored from ${restore.sourceClusterId}`
+  return advance('ready', note, save)
 }
 
 /**
@@ -183,8 +173,10 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
  * transaction_timeout, insufficient_privilege, too_many_connections, idle_session_timeout, and undefined_file for a
  * missing library that every session loads.
  */
-function isCausedByOwner({ cause }: Error): boolean {
-  const { code = '' } = (cause ?? {}) as { code?: string }
+function isCausedByOwner(error: Error, { purpose }: Restore): boolean {
+  // A recovered cluster has the passwords that its owner set with SQL.
+  if (purpose === 'recover' && /authentication failed/.test(describeError(error))) return true
+  const { code = '' } = (error.cause ?? {}) as { code?: string }
   return /^(25P04|42501|53300|57P05|58P01)$/.test(code)
 }
 
@@ -196,7 +188,9 @@ export async function keepVerified(cluster: Cluster, { db, restores }: World) {
   const seen = await restores.inspectVerification(cluster.id)
   if (seen.is === 'running') return undefined
   if (seen.is === 'failed') {
-    return advance('damaged', seen.reason, (tx) => recordDamage(tx, plan.backup, seen.damage ?? seen.reason))
+    const reason = seen.damage ?? seen.reason
+    await db.transaction((tx) => recordDamage(tx, { backup: plan.backup, reason }))
+    return advance('damaged', seen.reason)
   }
   await restores.remove(cluster.id)
   return wait(0, `backup ${plan.backup.label} is verified`, (tx) => setRestoreVerified(tx, cluster.id))

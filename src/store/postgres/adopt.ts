@@ -76,11 +76,12 @@ export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note
   return true
 }
 
+/** Its damage is recorded separately. */
 export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: AdoptedBackup): Promise<void> {
   await tx.query(
     `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, created_at, started_at,
-       stopped_at, finished_at, size_bytes, damage, pinned, alone)
-     values ($1, $2, $3, 'completed', $4, $5, $6, $7, $8, $8, $9, $9, $10, $11, $12, $13)`,
+       stopped_at, finished_at, size_bytes, pinned, alone)
+     values ($1, $2, $3, 'completed', $4, $5, $6, $7, $8, $8, $9, $9, $10, $11, $12)`,
     [
       backup.id,
       clusterId,
@@ -92,7 +93,6 @@ export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: Ado
       backup.startedAt,
       backup.stoppedAt,
       backup.sizeBytes,
-      backup.damage,
       backup.pinned,
       backup.alone,
     ],

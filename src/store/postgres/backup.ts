@@ -178,12 +178,8 @@ export async function setPinned(
   return rows[0]
 }
 
-export async function setScrubbed(tx: Tx, id: string, damage: string | null): Promise<void> {
-  await tx.query(
-    `update backup set damage = $2, scrubbed_at = case when $2::text is null then now() end,
-       verified_at = case when $2::text is null then now() else verified_at end where id = $1`,
-    [id, damage],
-  )
+export async function setScrubbed(tx: Tx, id: string): Promise<void> {
+  await tx.query('update backup set scrubbed_at = now(), verified_at = now() where id = $1', [id])
 }
 
 /** The input of the backup schedule. */
@@ -208,7 +204,8 @@ export async function readSchedule(db: Query, clusterId: string, epoch: number):
            where stretch.cluster_id = $1 and stretch.epoch = $2 and after_hole)
          and not exists (
          select 1 from backup damaged
-         where damaged.cluster_id = $1 and damaged.state = 'completed' and damaged.damaged_at >= backup.started_at))
+         where damaged.cluster_id = $1 and damaged.state = 'completed' and damaged.damaged_at >= backup.started_at
+         union all select 1 from damage where damage.cluster_id = $1 and found_at >= backup.started_at))
      select exists (select 1 from backup where cluster_id = $1 and state in ('queued', 'running')) as active,
        extract(epoch from now() - done.at)::float8 as "ageSeconds",
        count(failed.id) as failures, extract(epoch from now() - max(failed.state_since))::float8 as "failedSeconds"

@@ -2,12 +2,12 @@
 import { invalid } from '../../model/errors.ts'
 import type { Backup } from '../../model/postgres/backup.ts'
 import type { RestorePlan } from '../../model/postgres/restore.ts'
-import { parseLsn } from '../../model/postgres/wal.ts'
+import { formatLsn, lastLsn, parseLsn } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query } from '../db.ts'
 import { findUsableBackup } from './backup.ts'
 import type { Restore } from './restore.ts'
-import { findRange, findRun, type RecoveryWindow, type Run } from './stretch.ts'
+import { findRange, findRun, listWindows, type RecoveryWindow, type Run } from './stretch.ts'
 
 /** Plans a restore of a time in a window. Its position is searched for in the WAL when the restore begins. */
 export async function planForTime(
@@ -28,10 +28,24 @@ export async function planForTime(
   return { ...plan, search: { time: time.toString(), from: laterOf(from, backup?.stopLsn) } }
 }
 
-/** Plans a restore up to a position in a run of WAL. */
-export async function planForPosition(db: Query, sourceId: string, run: Run, endLsn: string): Promise<RestorePlan> {
+/** Plans a restore up to a position in a run of WAL, or up to its end. */
+export async function planForPosition(
+  db: Query,
+  sourceId: string,
+  run: Run,
+  endLsn = formatLsn(lastLsn),
+): Promise<RestorePlan> {
   const { epoch, runLsn } = run
   return planWith(sourceId, run, await findUsableBackup(db, sourceId, { epoch, runLsn, endLsn }), endLsn)
+}
+
+/** The newest WAL that can be restored. If it is not the newest of all, a hole is behind it and no backup behind that. */
+export async function findRestorableRun(db: Query, clusterId: string): Promise<Run | undefined> {
+  const run = await findRun(db, clusterId)
+  if (run?.base) return run
+  const everything = formatLsn(lastLsn)
+  if (run && (await findUsableBackup(db, clusterId, { ...run, endLsn: everything }))) return run
+  return (await listWindows(db, clusterId)).at(-1)
 }
 
 /** Plans the restore from an older backup. Undefined when there is none, or when this backup was requested by label. */

@@ -15,12 +15,19 @@ export interface Restore {
   bytesTotal: number | null
   replayedUntil: Micros | null
   verifiedAt: Micros | null
-  purpose: 'restore' | 'fork' | 'undelete' | 'drill'
+  purpose: 'restore' | 'fork' | 'undelete' | 'drill' | 'recover'
+  /** Of a recovery: whether it may end before damaged WAL. */
+  acceptLoss: boolean
+  /** Of a recovery: where the data directory is moved to; null if it is what an earlier attempt left. */
+  aside: string | null
+  swapped: boolean
+  newEpoch: number | null
 }
 
 const columns = `cluster_id as "clusterId", source_cluster_id as "sourceClusterId", backup_id as "backupId",
   pitr_time as "pitrTime", plan, phase, bytes_done as "bytesDone", bytes_total as "bytesTotal",
-  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose`
+  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose,
+  accept_loss as "acceptLoss", aside, swapped, new_epoch as "newEpoch"`
 
 export interface NewRestore {
   clusterId: string
@@ -176,7 +183,7 @@ export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
 async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
   const { rows } = await tx.query(
     `select 1 from archive where cluster_id = $1 and base is not null
-     union all select 1 from restore where cluster_id = $1 and verified_at is null`,
+     union all select 1 from restore where cluster_id = $1 and verified_at is null and failure is null`,
     [clusterId],
   )
   if (rows.length === 0) await releasePins(tx, clusterId)

@@ -1,4 +1,5 @@
 import type { Query, Tx } from '../db.ts'
+import { deleteDamage } from './damage.ts'
 
 /** The newest backup before the recovery window; older ones are not needed for any time in the window. */
 const edge = `edge as (
@@ -96,6 +97,7 @@ export async function mustKeepDeleted(db: Query, clusterId: string, days: number
 /** Deletes the backup and archive rows of a purged cluster. */
 export async function deleteBackupRows(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('delete from archive where cluster_id = $1', [clusterId])
+  await deleteDamage(tx, clusterId)
   await tx.query(
     `update backup set state = 'removed', state_since = now() where cluster_id = $1 and state <> 'removed'`,
     [clusterId],

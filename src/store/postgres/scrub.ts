@@ -1,5 +1,5 @@
+import type { BackupPlace } from '../../model/postgres/damage.ts'
 import type { Query, Tx } from '../db.ts'
-import { enqueue } from '../work.ts'
 import { setScrubbed } from './backup.ts'
 import { stretches } from './stretch.ts'
 
@@ -17,6 +17,9 @@ export interface Scrubs {
   isFree: boolean
 }
 
+const isDue = `backup.state = 'completed' and damage is null and scrub_started_at is null
+  and coalesce(verified_at, finished_at, created_at) < now() - interval '1 second' * $2`
+
 /**
  * Whether a scrub runs on this host. Scrubs of clusters that are no longer ready, and those without activity for a day,
  * do not count.
@@ -32,13 +35,31 @@ export async function readScrubs(db: Query, clusterId: string, intervalSeconds: 
              (select json_build_object('id', id, 'label', label) from backup
               where cluster_id = $1 and state = 'completed' and scrub_started_at is not null limit 1) as running,
              (select json_build_object('id', id, 'label', label) from backup
-              where cluster_id = $1 and state = 'completed' and damage is null and scrub_started_at is null
-                and coalesce(verified_at, finished_at, created_at) < now() - interval '1 second' * $2
+              where cluster_id = $1 and ${isDue}
               order by coalesce(verified_at, finished_at, created_at) limit 1) as due,
              not ${isScrubRunning} as "isFree"`,
     values: [clusterId, intervalSeconds],
   })
   return rows[0]!
+}
+
+/**
+ * Whether no other cluster with a due scrub has waited longer since its last one. Otherwise a cluster with many backups
+ * would keep the turn. Unhealthy clusters do not count, because they may not start it.
+ */
+export async function isNextToScrub(db: Query, clusterId: string, intervalSeconds: number): Promise<boolean> {
+  const { rowCount } = await db.query({
+    name: 'find-longer-waiting-scrub',
+    text: `with last as (
+             select cluster_id, max(scrub_ended_at) as at from backup group by cluster_id)
+           select 1 from cluster waiting
+           left join last on last.cluster_id = waiting.id left join last own on own.cluster_id = $1
+           where waiting.id <> $1 and waiting.state = 'ready' and waiting.health in ('ok', 'read_only')
+             and not waiting.scratch and coalesce(last.at, '-infinity') < coalesce(own.at, '-infinity')
+             and exists (select 1 from backup where backup.cluster_id = waiting.id and ${isDue}) limit 1`,
+    values: [clusterId, intervalSeconds],
+  })
+  return rowCount === 0
 }
 
 // The key of an advisory lock; no other lock may use the same number.
@@ -54,20 +75,16 @@ export async function claimScrub(tx: Tx, id: string): Promise<boolean> {
   return rowCount === 1
 }
 
-export async function finishScrub(tx: Tx, id: string, damage: string | null): Promise<void> {
-  await setScrubbed(tx, id, damage)
-  await tx.query(
-    `update backup set scrub_started_at = null, damaged_at = case when damage is not null then now() end where id = $1`,
-    [id],
-  )
+/** Damage is recorded separately. */
+export async function finishScrub(tx: Tx, id: string, isIntact: boolean): Promise<void> {
+  if (isIntact) await setScrubbed(tx, id)
+  await tx.query('update backup set scrub_started_at = null, scrub_ended_at = now() where id = $1', [id])
 }
-
-type Place = { clusterId: string; label: string }
 
 const trustHours = 24
 
 /** Whether it was recently verified by reading it from disk. The verification after the copy does not count. */
-export async function isScrubbed(db: Query, { clusterId, label }: Place): Promise<boolean> {
+export async function isScrubbed(db: Query, { clusterId, label }: BackupPlace): Promise<boolean> {
   const { rows } = await db.query<{ fresh: boolean }>({
     name: 'is-scrubbed',
     text: `select exists (
@@ -76,34 +93,6 @@ export async function isScrubbed(db: Query, { clusterId, label }: Place): Promis
     values: [clusterId, label, trustHours],
   })
   return rows[0]!.fresh
-}
-
-/** Records that a restore found the backup damaged, so that it is no longer used and the cluster makes a new one. */
-export async function recordDamage(tx: Tx, { clusterId, label }: Place, damage: string): Promise<void> {
-  await tx.query(
-    `update backup set damage = $3, damaged_at = now(), scrubbed_at = null
-     where cluster_id = $1 and label = $2 and damage is null`,
-    [clusterId, label, damage],
-  )
-  await enqueue(tx, 'cluster', clusterId)
-}
-
-export interface Damage {
-  label: string
-  damage: string
-}
-
-/** A damaged backup without a newer backup since the damage was found. */
-export async function findUnreplacedDamage(db: Query, clusterId: string): Promise<Damage | undefined> {
-  const { rows } = await db.query<Damage>(
-    `select label, damage from backup damaged
-     where cluster_id = $1 and state = 'completed' and damage is not null and not exists (
-       select 1 from backup
-       where cluster_id = $1 and state = 'completed' and damage is null and started_at > damaged.damaged_at)
-     order by label limit 1`,
-    [clusterId],
-  )
-  return rows[0]
 }
 
 /** A part of the WAL that backups need for the recovery windows. */

@@ -246,7 +246,8 @@ export async function splitStretches(
 ): Promise<void> {
   const values = [clusterId, epoch, hole.from, hole.to]
   const { rows } = await tx.query<{ id: string; isOpen: boolean; goesOn: boolean }>(
-    `select id::text, not ended as "isOpen", not ended or latest_lsn > $4::pg_lsn as "goesOn" from stretch
+    `select id::text, not ended as "isOpen",
+       (not ended or latest_lsn > $4::pg_lsn) and $4::pg_lsn < 'FFFFFFFF/FFFFFFFF' as "goesOn" from stretch
      where cluster_id = $1 and epoch = $2 and from_lsn < $4::pg_lsn
        and (not ended or coalesce(latest_lsn, from_lsn) > $3::pg_lsn)
      order by from_lsn, id for update`,
@@ -262,12 +263,6 @@ export async function splitStretches(
     `update stretch set after_hole = true where id = (
        select id from stretch where cluster_id = $1 and epoch = $2 and from_lsn >= $4::pg_lsn order by from_lsn, id limit 1)
      and $3::pg_lsn < from_lsn`,
-    values,
-  )
-  await tx.query(
-    `update backup set damage = 'the write-ahead log it needs is incomplete', damaged_at = now(), scrubbed_at = null
-     where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null
-       and start_lsn < $4::pg_lsn and stop_lsn > $3::pg_lsn`,
     values,
   )
 }

@@ -57,6 +57,30 @@ async function listen(): Promise<number> {
   return (server.address() as { port: number }).port
 }
 
+test('damaged data directories that recoveries have kept are counted', async () => {
+  expect(await check('damaged data')).toMatchObject({ level: 'ok' })
+  mkdirSync(`${home}/clusters/0123456789abcdef/damaged-20261118-120000`, { recursive: true })
+  expect(await check('damaged data')).toMatchObject({
+    level: 'warning',
+    found: '1 damaged data directory of 0123456789abcdef',
+    fix: './berth postgres recover 0123456789abcdef --discard',
+  })
+})
+
+test.runIf(isRoot())('the disk of the repository is checked by itself', async () => {
+  const repository = join(home, 'repository')
+  mkdirSync(repository)
+  spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=10m', 'tmpfs', repository])
+  try {
+    expect(await check('repository disk space', { BERTH_REPOSITORY: repository })).toMatchObject({
+      level: 'problem',
+      cost: 'Archiving and backups stop when the disk is full, and it is nearly full.',
+    })
+  } finally {
+    spawnSync('umount', [repository])
+  }
+})
+
 describe('the report', () => {
   test('changes nothing, and names the consequence and the fix of each finding', async () => {
     const { checks } = await doctor(readConfig(settings()))

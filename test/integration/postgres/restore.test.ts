@@ -405,7 +405,7 @@ describe('a restore', () => {
     expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data.status).toBe('ready')
     expect(await restore({ backup_id: '20261101-095900F' })).toMatchObject({
       status: 400,
-      body: { error: 'restore failed: backup 20261101-095900F is damaged: checksum mismatch' },
+      body: { error: 'restore failed: backup 20261101-095900F is damaged: checksum mismatch; choose another backup' },
     })
     await until(async () => {
       await settle()
@@ -424,7 +424,7 @@ describe('a restore', () => {
       await settle()
       expect((await platform.call('GET', `/v1/postgres/${id}`)).body.data).toMatchObject({
         status: 'failed',
-        failure: reason,
+        failure: expect.stringContaining(reason),
       })
       expect(
         await platform.sql('select damage from backup where cluster_id = $1 and damage is not null', [source]),
@@ -435,7 +435,8 @@ describe('a restore', () => {
   test('that finds damaged WAL starts a new backup of its source', async () => {
     const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
     const reason = 'the write-ahead log is damaged: replay ended at 0/2900000 instead of 0/3000000'
-    platform.fake.recoverySeen = { is: 'failed', reason }
+    const hole = { timeline: 1, fromLsn: '0/2900000', toLsn: '0/3000000', kind: 'damaged', reason } as const
+    platform.fake.recoverySeen = { is: 'failed', reason, hole }
     await until(async () => {
       await platform.sql(`update work set run_at = now(), leased_until = null`)
       await platform.turn()

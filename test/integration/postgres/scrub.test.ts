@@ -102,6 +102,59 @@ describe('a kept backup', () => {
     for (const id of ids) await until(() => isFresh(id))
   })
 
+  test('waits while another cluster has waited longer, so that many backups of one do not starve the others', async () => {
+    const [busy, other] = [await withOldBackup(), await withOldBackup()]
+    for (let day = 2; day <= 4; day++) {
+      await platform.sql(
+        `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
+         select label || $2, cluster_id, '2026010' || $2 || '-000000F', state, epoch, timeline, start_lsn, stop_lsn, started_at,
+           stopped_at, finished_at, verified_at - interval '1 day' from backup where cluster_id = $1 and label = '20260101-000000F'`,
+        [busy, day],
+      )
+    }
+    const order: string[] = []
+    await until(async () => {
+      for (const id of fake.scrubs.keys()) if (order.at(-1) !== id) order.push(id)
+      return (await isFresh(other)) || order.length > 3
+    })
+    // The busy cluster has four due backups that are older.
+    expect(order.indexOf(other)).toBeGreaterThanOrEqual(0)
+    expect(order.indexOf(other)).toBeLessThanOrEqual(1)
+    const due = `select 1 from backup where cluster_id = $1 and verified_at < now() - interval '1 minute'`
+    expect((await platform.sql(due, [busy])).length).toBeGreaterThanOrEqual(3)
+  })
+
+  test.each(['ok', 'down'])('does not wait for a cluster whose health is %s for ever', async (health) => {
+    const [first, second] = [await withOldBackup(), await withOldBackup()]
+    await platform.sql('update backup set scrub_ended_at = now() where cluster_id = $1', [first])
+    if (health === 'down') {
+      fake.kill(second, 'FATAL: no')
+      await platform.sql(`update cluster set health = 'down' where id = $1`, [second])
+      await platform.sql('delete from work where resource_id = $1', [second])
+    }
+    await until(() => isFresh(first))
+  })
+
+  test('whose directory is gone or a link is damaged, without a job', async () => {
+    const id = await withOldBackup()
+    fake.missingBackup = 'its directory in the repository is gone'
+    await until(async () => (await backupsOf(id))[0].damage !== null)
+    expect((await backupsOf(id))[0].damage).toBe('its directory in the repository is gone')
+    expect(fake.scrubs.size).toBe(0)
+  })
+
+  test('is not damaged while the repository is not mounted', async () => {
+    const id = await withOldBackup()
+    fake.repositoryProblem = 'the repository has no /r; is it mounted?'
+    fake.scrubProblem = 'Its directory in the repository is gone'
+    await look(12)
+    expect(await backupsOf(id)).toMatchObject([{ damage: null }])
+    fake.repositoryProblem = undefined
+    fake.scrubProblem = undefined
+    await until(() => isFresh(id))
+    expect(await backupsOf(id)).toMatchObject([{ damage: null }])
+  })
+
   test('does not delay the deletion of its cluster', async () => {
     const [first, second] = [await withOldBackup(), await withOldBackup()]
     await until(async () => fake.scrubs.size > 0)
@@ -143,7 +196,7 @@ describe('the archive', () => {
     await until(() => isFresh(id))
     expect((await show(id)).health).toMatchObject({
       status: 'degraded',
-      reason: 'WAL segment 000000010000000000000005 is missing from the archive, and a backup follows',
+      reason: `the archive is incomplete, and a new backup follows: WAL segment 000000010000000000000005 of ${id} is missing from its archive`,
     })
     await until(async () => (await completed(id)).length === 2)
     expect(fake.slots.get(id)).toBe('berth_1')

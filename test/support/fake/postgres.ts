@@ -37,8 +37,11 @@ export class FakePostgres extends FakeCalls {
   hole: WalRange | undefined
   /** The position of every time. */
   cut: bigint | undefined
-  cutProblem: string | undefined
+  cutProblem: Error | undefined
   hasStepBack = false
+  /** Why the directory of every backup cannot be found. */
+  missingBackup: string | undefined
+  repositoryProblem: string | undefined
   readonly limits = new Set<string>()
   readonly logs = new Map<string, string[]>()
   freeBytes = 10 ** 12
@@ -50,6 +53,12 @@ export class FakePostgres extends FakeCalls {
   boundPorts = new Set<number>()
   toolchainProblem: string | undefined
   dataProblem: string | undefined
+  /** What is missing of a data directory. */
+  readonly dataProblems = new Map<string, string>()
+  /** The data directories that were moved aside. */
+  readonly aside = new Map<string, string[]>()
+  planProblem: Error | undefined
+  tailProblem: Error | undefined
   startProblem: string | undefined
   neverStarts = false
   poolerNeverStarts = false
@@ -142,6 +151,23 @@ export class FakePostgres extends FakeCalls {
         if (cluster.process.is === 'stopped' && !this.neverStarts) cluster.process = { is: 'starting', pid: 7 }
         return this.called(undefined)
       },
+      data: {
+        findProblem: (id) =>
+          this.dataProblems.get(id) ?? (this.clusters.has(id) ? undefined : 'its data directory is gone'),
+        moveAside: (id, name) => {
+          if (this.aside.get(id)?.includes(name) || !this.clusters.has(id)) return
+          this.aside.set(id, [...(this.aside.get(id) ?? []), name])
+          this.clusters.delete(id)
+          this.dataProblems.delete(id)
+        },
+        discard: (id) => void this.clusters.delete(id),
+        listAside: (id) => this.aside.get(id) ?? [],
+        removeAside: (id) => {
+          const names = this.aside.get(id) ?? []
+          this.aside.delete(id)
+          return names
+        },
+      },
       inspect: (id) => {
         const cluster = this.clusters.get(id)
         const seen = cluster?.process ?? { is: 'absent' as const }
@@ -231,13 +257,18 @@ export class FakePostgres extends FakeCalls {
       freeBytes: () => this.called(this.repositoryFreeBytes),
       removeArchive: () => this.called(undefined),
       archiveEnd: () => this.called(this.archiveEnd),
-      archiveTail: () => this.called(this.archiveTail),
+      findMissingBackup: async () => {
+        if (this.repositoryProblem) throw new Error(this.repositoryProblem)
+        return this.called(this.missingBackup)
+      },
+      planWal: () => (this.planProblem ? Promise.reject(this.planProblem) : this.called([])),
+      archiveTail: () => (this.tailProblem ? Promise.reject(this.tailProblem) : this.called(this.archiveTail)),
       findHole: (_id: string, _epoch: number, _timeline: number, { from, to }: WalRange) => {
         const hole = this.hole && this.hole.from < to && this.hole.to > from ? this.hole : undefined
         return this.called(hole)
       },
       findCut: (_id: string, _epoch: number, _timeline: number, _time: bigint, { to }: WalRange) => {
-        if (this.cutProblem) throw new Error(this.cutProblem)
+        if (this.cutProblem) return Promise.reject(this.cutProblem)
         return this.called(this.cut ?? to)
       },
       findStepBack: () => this.called(this.hasStepBack ? { lsn: 1n, newest: 1n } : undefined),

@@ -6,8 +6,12 @@ export const temporaryPrefix = '.copy~'
 export const verifierLog = 'words'
 export const unverifiedMark = 'unverified'
 
-/** The exit code with which copy.sh reports a damaged backup. */
+/** The exit codes with which copy.sh reports a damaged backup and a damaged WAL file. */
 export const damagedExitCode = 3
+export const damagedWalExitCode = 4
+
+/** The line in which copy.sh names the WAL file. */
+export const damagedWalPattern = /^wal (missing|damaged) (\S+)$/
 
 export interface CopyOptions {
   /** The directory to work in, which must exist and belong to the user of the cluster. The copy appears in it as `data`. */
@@ -40,6 +44,7 @@ export function copyCommand(options: CopyOptions): string[] {
 }
 
 /** A job that fails with this reason, so that callers find it where they look for the result of a copy. */
-export function refusalCommand(reason: string): string[] {
-  return ['/bin/sh', '-c', 'echo "$1"; exit 1', 'copy', reason.replaceAll(/\s+/g, ' ')]
+export function refusalCommand(exitCode: number, ...lines: string[]): string[] {
+  const script = 'code=$1; shift; printf "%s\\n" "$@"; exit "$code"'
+  return ['/bin/sh', '-c', script, 'copy', String(exitCode), ...lines.map((line) => line.replaceAll(/\s+/g, ' '))]
 }

@@ -5,7 +5,8 @@
 # The plan is a file: the size of the copy on the first line, then `<bytes> <name in pg_wal> <path>` for each WAL file.
 # The settings are the text of postgresql.auto.conf. The trust option is --skip-checksums for a backup whose checksums may
 # be verified after a reflink copy, and otherwise empty.
-# Exit code 3: the backup is damaged. Any other failure says nothing about the backup.
+# Exit code 3: the backup is damaged. Exit code 4: a WAL file is; the line before the last one is `wal damaged <name>`.
+# Any other failure says nothing about either.
 #
 # It runs as the user of the cluster, in a directory that only this job sees. The copy is made under a temporary name and
 # then renamed to `data`, from where the platform moves it to its place. Only one job of a cluster runs at a time, so other
@@ -17,16 +18,39 @@ data=$directory/data
 unverified=$directory/unverified
 # The output of the verifier, with a line per second about its progress.
 verifier_log=$directory/words
+# The error of the WAL file that could not be copied.
+wal_error=$directory/wal-error
 damaged=3
+wal_damaged=4
+
+# Sets `complaint` on failure. Links are not followed, and no pipe or device is opened.
+check_types() {
+  odd=$(find "$backup" ! -type f ! -type d -printf '"%P" is a %y instead of a file\n' -quit 2>&1) && [ -z "$odd" ] && return 0
+  odd=$(echo "$odd" | head -n 1 | sed 's/is a l /is a symbolic link /; s/is a p /is a pipe /; s/is a [bcsDU] /is a special file /')
+  complaint="backup $label is damaged: $odd"
+  is_about_host "$odd" || return $damaged
+  complaint="backup $label could not be read: $odd"
+  return 1
+}
+
+# True for errors that say nothing about the files.
+is_about_host() {
+  case $1 in
+    *'out of memory'*|*'Cannot allocate memory'*|*'Too many open files'*|*'Stale file handle'*|*'Connection timed out'*| \
+    *'Transport endpoint is not connected'*|*'Host is down'*|*'No space left on device'*) return 0 ;;
+  esac
+  return 1
+}
 
 # Sets `complaint` on failure.
 verify() {
+  check_types || return $?
   "$verifier" -n -e -P "$@" "$backup" > "$verifier_log" 2>&1
   code=$?
   messages=$(grep -v '^ *[0-9]*/[0-9]* kB (' "$verifier_log")
   rm -f "$verifier_log"
   [ $code != 0 ] || return 0
-  case $messages in
+  is_about_host "$messages" || case $messages in
     'pg_verifybackup: error: '*)
       complaint="backup $label is damaged: $(echo "${messages#*error: }" | head -n 1)"
       return $damaged ;;
@@ -46,14 +70,29 @@ wal_bytes() {
   if [ -e "$2" ]; then head -c "$1" -- "$2"; else head -c "$1" -- "${2%.partial}"; fi
 }
 
+# Reports the file `name`, unless the error is one of writing. Without a message, the process was killed.
+fail_wal() {
+  case $1 in
+    ''|*'error writing'*|*'write error'*) echo "$1"; exit 1 ;;
+  esac
+  ! is_about_host "$1" || { echo "$1"; exit 1; }
+  echo "wal damaged $name"
+  echo "WAL file $name cannot be copied: ${1##*: }"
+  exit $wal_damaged
+}
+
 copy_wal() {
   read -r _
   while read -r bytes name path; do
     case $name in
       *.history) wal_bytes "$bytes" "$path" ;;
       # Padded with zeros instead of a hole: PostgreSQL recycles the file, and filling a hole later could fail.
-      *) wal_bytes "$bytes" "$path"; head -c $((segment_bytes - bytes)) /dev/zero ;;
-    esac > "pg_wal/$name"
+      *) wal_bytes "$bytes" "$path" && head -c $((segment_bytes - bytes)) /dev/zero ;;
+    esac > "pg_wal/$name" 2> "$wal_error" || fail_wal "$(cat "$wal_error")"
+    case $name in
+      *.history) ;;
+      *) [ "$(stat -c %s "pg_wal/$name")" = "$segment_bytes" ] || fail_wal 'it is too short' ;;
+    esac
   done
 }
 
@@ -73,7 +112,8 @@ fill() {
 }
 
 make_copy() {
-  rm -rf "$unverified" "$directory/.copy~"*
+  rm -rf "$unverified" "$wal_error" "$directory/.copy~"*
+  check_types || fail $?
   fresh=$(mktemp -d "$directory/.copy~XXXXXXXXXX") || exit 1
   if cp --reflink=always -- "$backup/PG_VERSION" "$fresh" 2> /dev/null; then
     reflink=${trusted:+always}
@@ -87,13 +127,21 @@ make_copy() {
   verified=$?
   wait $filling
   filled=$?
+  # The reason may be a file that cannot be read, which only a complete verification tells.
+  if [ $filled = 1 ] && [ -n "$trusted" ] && [ $verified = 0 ]; then
+    verify
+    verified=$?
+  fi
   if [ $filled = 0 ] && [ $verified = 0 ]; then
     [ -z "$trusted" ] || { : > "$unverified" && sync "$unverified" "$directory"; } || exit 1
     # It is no failure if `data` has appeared meanwhile: that copy is the same.
     mv -T "$fresh" "$data" || [ -e "$data" ] || filled=1
     sync "$directory"
   fi
-  rm -rf "$fresh"
+  rm -rf "$fresh" "$wal_error"
+  # A copy that was killed is repeated.
+  [ $filled -le 128 ] || exit $filled
+  [ $verified != $damaged ] || fail $verified
   [ $filled = 0 ] || exit $filled
   [ $verified = 0 ] || fail $verified
   return 0

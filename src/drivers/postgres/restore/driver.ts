@@ -1,3 +1,4 @@
+import type { WalHole } from '../../../model/postgres/damage.ts'
 import type { RestorePlan } from '../../../model/postgres/restore.ts'
 import type { DataSpec } from '../../../model/postgres/spec.ts'
 
@@ -7,8 +8,13 @@ export interface RestoreSpec extends DataSpec, RestorePlan {
   trusted?: boolean | undefined
 }
 
-/** `damage` is set if the backup itself is damaged. */
-export type RestoreFailure = { is: 'failed'; reason: string; damage?: string | undefined }
+/** `damage` is set if the backup itself is damaged, and `hole` if the archived WAL is. */
+export type RestoreFailure = {
+  is: 'failed'
+  reason: string
+  damage?: string | undefined
+  hole?: WalHole | undefined
+}
 
 export type CopyState =
   | { is: 'absent' }
@@ -18,7 +24,7 @@ export type CopyState =
 
 export type RecoveryState =
   | { is: 'replaying'; replayedUntil: string | null; replayedLsn: string | null }
-  | { is: 'failed'; reason: string }
+  | RestoreFailure
   | { is: 'promoted'; endLsn: string; timeline: number; replayedUntil: string | null }
 
 export type VerificationState = { is: 'running' } | { is: 'passed' } | RestoreFailure

@@ -1,6 +1,7 @@
 // Follows a restored cluster from its first start to its promotion.
 import { isDiskFull } from '../../../model/disk-full.ts'
-import { formatLsn, historyName } from '../../../model/postgres/wal.ts'
+import type { WalHole } from '../../../model/postgres/damage.ts'
+import { formatLsn, historyName, type Lsn, segmentNumber, segmentStart } from '../../../model/postgres/wal.ts'
 import type { Home } from '../../host/home.ts'
 import { readUntrustedFile } from '../../host/untrusted-file.ts'
 import type { Supervisor } from '../../s6/driver.ts'
@@ -73,7 +74,15 @@ function checkEnd(
   const shortfall = findShortfall(start, spec)
   if (shortfall === undefined) return { is: 'promoted', endLsn: formatLsn(lsn), timeline, replayedUntil }
   const readError = findReadError(lines)
-  return { is: 'failed', reason: readError === undefined ? shortfall : `${shortfall} (${readError})` }
+  const reason = readError === undefined ? shortfall : `${shortfall} (${readError})`
+  if (start.parent !== spec.timeline) return { is: 'failed', reason }
+  return { is: 'failed', reason, hole: holeAt(lsn, spec.timeline, reason) }
+}
+
+/** The hole ends with the segment: whatever follows in it cannot be replayed without what is damaged. */
+function holeAt(lsn: Lsn, timeline: number, reason: string): WalHole {
+  const toLsn = formatLsn(segmentStart(segmentNumber(lsn) + 1n))
+  return { timeline, fromLsn: formatLsn(lsn), toLsn, kind: 'damaged', reason }
 }
 
 // pg_control contains the new timeline only after the next checkpoint, so it is taken from the name of the WAL file.
@@ -93,8 +102,17 @@ async function findTimelineStart({ home, postgres }: RecoveryParts, id: string):
 function explainFatal(fatal: string, spec: RestoreSpec): RecoveryState {
   if (isDiskFull(fatal)) return { is: 'failed', reason: 'the disk is full' }
   if (fatal === endedEarly) {
-    const { label, stopLsn } = spec.backup
-    return { is: 'failed', reason: `the write-ahead log is damaged before ${stopLsn}, the end of backup ${label}` }
+    const { label, startLsn, stopLsn } = spec.backup
+    const reason = `the write-ahead log is damaged before ${stopLsn}, the end of backup ${label}`
+    // The position is not known, but all of this WAL is needed.
+    const hole = {
+      timeline: spec.pieces[0]!.timeline,
+      fromLsn: startLsn,
+      toLsn: stopLsn,
+      kind: 'damaged',
+      reason,
+    } as const
+    return { is: 'failed', reason, hole }
   }
   return { is: 'failed', reason: `recovery failed: ${fatal}` }
 }

@@ -4,6 +4,7 @@ import { existsSync, renameSync, rmSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { isDiskFull } from '../../../model/disk-full.ts'
 import { waitUntil } from '../../../model/poll.ts'
+import { holeOfFile, type WalHole } from '../../../model/postgres/damage.ts'
 import { parseLsn } from '../../../model/postgres/wal.ts'
 import { confineJob } from '../../confine/confine.ts'
 import { ensureDirectory, ensureFile } from '../../host/atomic-file.ts'
@@ -11,7 +12,7 @@ import { readTextIfPresent } from '../../host/file.ts'
 import { run } from '../../host/process.ts'
 import { emptyTrash, moveToTrash } from '../../host/trash.ts'
 import { inspectUntrustedFile, listUntrustedDirectory, readUntrustedFile } from '../../host/untrusted-file.ts'
-import type { Repository } from '../../repository/driver.ts'
+import { type Repository, WalFileError } from '../../repository/driver.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
 import { stripLogTime } from '../../s6/job.ts'
 import { maxManifestBytes } from '../backup/backup.ts'
@@ -23,6 +24,8 @@ import {
   type CopyOptions,
   copyCommand,
   damagedExitCode,
+  damagedWalExitCode,
+  damagedWalPattern,
   refusalCommand,
   temporaryPrefix,
   unverifiedMark,
@@ -35,7 +38,7 @@ import { manifestBytes, planBytes, renderPlan } from './wal.ts'
 
 export interface RestoreParts extends RecoveryParts {
   jobs: JobDriver
-  repository: Pick<Repository, 'backupData' | 'planWal'>
+  repository: Pick<Repository, 'backupData' | 'findMissingBackup' | 'planWal'>
 }
 
 export function restoreDriver(parts: RestoreParts): RestoreDriver {
@@ -95,7 +98,7 @@ async function startVerification(parts: RestoreParts, id: string, spec: RestoreS
   const paths = clusterPaths(parts.home, id)
   if (!isUnverified(paths)) return
   const isInconclusive = (job: EndedJob) => !isDamage(job)
-  await startJob(parts, id, spec, isInconclusive, async () => verificationCommand(parts, paths, spec))
+  await startJob(parts, id, spec, isInconclusive, () => verificationCommand(parts, paths, spec))
 }
 
 async function startJob(
@@ -125,6 +128,9 @@ function wasInterrupted({ exitCode = 0 }: EndedJob): boolean {
 async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
   const options = copyOptions(parts, paths, spec)
   try {
+    const { clusterId, label } = spec.backup
+    const missing = await parts.repository.findMissingBackup(clusterId, label)
+    if (missing !== undefined) return refusalCommand(damagedExitCode, `backup ${label} is damaged: ${missing}`)
     const wal = await parts.repository.planWal(spec.pieces, parseLsn(spec.backup.startLsn))
     const manifest = readUntrustedFile(options.backup, 'backup_manifest', maxManifestBytes)?.toString() ?? ''
     await ensureClusterDirectory(parts.home, paths)
@@ -133,11 +139,16 @@ async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: Resto
     const archives = wal.map(({ path }) => dirname(path))
     return confineCopy(parts, spec, copyCommand(options), options, [options.plan, ...new Set(archives)])
   } catch (error) {
-    return refusalCommand((error as Error).message)
+    const { message } = error as Error
+    if (!(error instanceof WalFileError)) return refusalCommand(1, message)
+    return refusalCommand(damagedWalExitCode, `wal ${error.kind} ${error.file}`, message)
   }
 }
 
-function verificationCommand(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
+async function verificationCommand(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
+  const { clusterId, label } = spec.backup
+  const missing = await parts.repository.findMissingBackup(clusterId, label)
+  if (missing !== undefined) return refusalCommand(damagedExitCode, `backup ${label} is damaged: ${missing}`)
   const options = { ...copyOptions(parts, paths, spec), isCopied: true }
   return confineCopy(parts, spec, copyCommand(options), options, [])
 }
@@ -208,7 +219,14 @@ async function measureCopy(paths: ClusterPaths): Promise<CopyState> {
 
 function failureOf(job: EndedJob): RestoreFailure {
   const reason = explainEnd(job)
-  return { is: 'failed', reason, ...(isDamage(job) && { damage: reason.replace(/^backup \S+ is damaged: /, '') }) }
+  if (isDamage(job)) return { is: 'failed', reason, damage: reason.replace(/^backup \S+ is damaged: /, '') }
+  const hole = job.exitCode === damagedWalExitCode ? findHole(job, reason) : undefined
+  return { is: 'failed', reason, ...(hole && { hole }) }
+}
+
+function findHole(job: EndedJob, reason: string): WalHole | undefined {
+  const [, kind, file] = job.log.map((line) => damagedWalPattern.exec(stripLogTime(line))).find(Boolean) ?? []
+  return file === undefined ? undefined : holeOfFile(file, kind as WalHole['kind'], reason)
 }
 
 function explainEnd(job: EndedJob): string {
