@@ -107,6 +107,23 @@ export async function findBackupBefore(
   return rows[0]
 }
 
+/** The newest backup of an epoch that ended at or before a position, locked like the one before a time. */
+export async function findBackupBeforeLsn(
+  db: Query,
+  clusterId: string,
+  epoch: number,
+  lsn: string,
+): Promise<Backup | undefined> {
+  const { rows } = await db.query<Backup>(
+    `select ${columns} from backup
+     where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null and not alone
+       and stop_lsn <= $3::pg_lsn
+     order by stop_lsn desc, label desc limit 1 for share`,
+    [clusterId, epoch, lsn],
+  )
+  return rows[0]
+}
+
 async function lastLabel(db: Query, clusterId: string): Promise<string | undefined> {
   const { rows } = await db.query<{ label: string }>(
     'select label from backup where cluster_id = $1 order by label desc limit 1',

@@ -4,7 +4,7 @@ import type { RestorePhase, RestorePlan } from '../../model/postgres/restore.ts'
 import { type Micros, nowMicros, toRfc3339 } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 import type { RecoveryWindow } from './archive.ts'
-import { findBackupBefore } from './backup.ts'
+import { findBackupBefore, findBackupBeforeLsn } from './backup.ts'
 import type { NewCluster } from './cluster.ts'
 
 export interface Restore {
@@ -231,9 +231,20 @@ export async function findOtherPlan(db: Query, restore: Restore, plan: RestorePl
   if (restore.backupId !== null || restore.purpose === 'drill') return undefined
   const own = plan.pieces.at(-1)!
   const backup = await findBackupBefore(db, own.clusterId, own.epoch, restore.pitrTime ?? nowMicros())
-  if (!backup || backup.label === plan.backup.label) return undefined
+  if (!backup) return findOlderBase(db, plan)
+  if (backup.label === plan.backup.label) return undefined
   const { clusterId, label, startLsn, stopLsn } = backup
   return { ...plan, backup: { clusterId, label, startLsn: startLsn!, stopLsn: stopLsn! }, pieces: [own] }
+}
+
+/** Replaces the backup of an ancestor by an older one. The replay then starts earlier and ends the same. */
+async function findOlderBase(db: Query, plan: RestorePlan): Promise<RestorePlan | undefined> {
+  const [first, ...others] = plan.pieces
+  if (others.length === 0) return undefined
+  const backup = await findBackupBeforeLsn(db, first!.clusterId, first!.epoch, first!.end)
+  if (!backup || backup.label === plan.backup.label) return undefined
+  const { clusterId, label, startLsn, stopLsn } = backup
+  return { ...plan, backup: { clusterId, label, startLsn: startLsn!, stopLsn: stopLsn! } }
 }
 
 /** The format of `recovery_target_time`. */
