@@ -83,7 +83,7 @@ describe('a hole in the archive', () => {
     await until(hasNewBackup)
     await until(async () => (await show(source)).health.status === 'ok')
     expect(await notes()).toEqual([`the archive is incomplete, and a new backup follows: ${reason}`])
-    expect(fake.slots.get(source)).toBe('berth_2')
+    expect(fake.slots.get(source)).toBe('berth_1')
     // Times in the hole are refused; those before it can still be restored.
     const late = await platform.call('POST', `/v1/postgres/${source}/restore`, {
       body: { pitr_time: '2026-11-01T11:45:00Z' },
@@ -196,6 +196,32 @@ describe('a damaged backup', () => {
     fake.copySeen = undefined
     await until(hasNewBackup)
     if (who === 'a restore') await until(async () => (await show(source)).health.status === 'ok')
+  })
+
+  test('of an ancestor is replaced by an older one of the ancestor', async () => {
+    await platform.sql(
+      `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
+       values ('older', $1, '20261031-000000F', 'completed', 1, 1, '0/1000028', '0/1000100', $2, $2, $2, now()),
+         ('later', $1, '20261101-110000F', 'completed', 1, 1, '0/2A00028', '0/2A00100', $3, $3, $3, now())`,
+      [source, '2026-10-31T00:00:00Z', '2026-11-01T11:00:00Z'],
+    )
+    fake.recovered.endLsn = '0/2500000'
+    fake.backupProblem = 'not now'
+    const child = await restore({ pitr_time: '2026-11-01T10:30:00Z' })
+    await until(async () => (await show(child)).status === 'ready')
+    await platform.sql(
+      `update archive set latest_at = now() + interval '1 hour', latest_lsn = '0/4000000' where cluster_id = $1`,
+      [child],
+    )
+    fake.copySeen = seen
+    const { latest } = (await show(child)).recovery_window
+    const made = await platform.call('POST', `/v1/postgres/${child}/restore`, { body: { pitr_time: latest } })
+    const isPlanned = `select plan from restore where cluster_id = $1 and plan -> 'backup' ->> 'label' = '20261031-000000F'`
+    await until(async () => (await platform.sql(isPlanned, [made.body.data.id])).length === 1)
+    const [{ plan }] = await platform.sql(isPlanned, [made.body.data.id])
+    expect(plan.pieces).toMatchObject([{ clusterId: source, end: '0/2500000' }, { clusterId: child }])
+    fake.copySeen = undefined
+    await until(async () => (await show(made.body.data.id)).status === 'ready')
   })
 
   test('asked for by its label fails with the file and the labels of others', async () => {
