@@ -40,8 +40,8 @@ export function copyCommand(options: CopyOptions): string[] {
 }
 
 /** A job that fails with this reason, so that callers find it where they look for the result of a copy. */
-export function refusalCommand(reason: string): string[] {
-  return ['/bin/sh', '-c', 'echo "$1"; exit 1', 'copy', reason.replaceAll(/\s+/g, ' ')]
+export function refusalCommand(reason: string, exitCode = 1): string[] {
+  return ['/bin/sh', '-c', 'echo "$1"; exit "$2"', 'copy', reason.replaceAll(/\s+/g, ' '), String(exitCode)]
 }
 
 /** Replaces a file atomically with standard input. It must run as the user of the cluster, who could have put a link there. */

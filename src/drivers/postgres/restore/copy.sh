@@ -2,7 +2,8 @@
 # Copies a backup into a data directory that is ready for recovery, and verifies the checksums of the backup.
 # Usage: copy.sh copy|verify <directory> <data of the backup> <label> <plan> <settings> <pg_verifybackup> <trust option>
 #   <bytes of a WAL segment>
-# The plan is a file: the size of the copy on the first line, then `<bytes> <name in pg_wal> <path>` for each WAL file.
+# The plan is a file: the size of the copy on the first line, then a line for each WAL file:
+# `<bytes> <name in pg_wal> <number of bytes with a recorded digest> <SHA-256 digest of these bytes> <path>`.
 # The settings are the text of postgresql.auto.conf. The trust option is --skip-checksums for a backup whose checksums may
 # be verified after a reflink copy, and otherwise empty.
 # Exit code 3: the backup is damaged. Any other failure says nothing about the backup.
@@ -46,9 +47,24 @@ wal_bytes() {
   if [ -e "$2" ]; then head -c "$1" -- "$2"; else head -c "$1" -- "${2%.partial}"; fi
 }
 
+# Compares the WAL with its recorded digests. Sets `complaint` on failure.
+verify_wal() {
+  {
+    read -r _
+    while read -r _ name bytes digest path; do
+      [ "$bytes" -gt 0 ] || continue
+      found=$(wal_bytes "$bytes" "$path" | sha256sum)
+      [ "${found%% *}" = "$digest" ] && continue
+      cluster=${path%/archive/*}
+      complaint="the write-ahead log is damaged: $name of cluster ${cluster##*/} was changed or belongs to another cluster"
+      return 1
+    done
+  } < "$plan"
+}
+
 copy_wal() {
   read -r _
-  while read -r bytes name path; do
+  while read -r bytes name _ _ path; do
     case $name in
       *.history) wal_bytes "$bytes" "$path" ;;
       # Padded with zeros instead of a hole: PostgreSQL recycles the file, and filling a hole later could fail.
@@ -85,6 +101,7 @@ make_copy() {
   # In parallel to the copy, so that the disk is read once for both.
   verify ${trusted:+"$trusted"}
   verified=$?
+  [ $verified != 0 ] || verify_wal || verified=1
   wait $filling
   filled=$?
   if [ $filled = 0 ] && [ $verified = 0 ]; then

@@ -35,7 +35,7 @@ import { manifestBytes, planBytes, renderPlan } from './wal.ts'
 
 export interface RestoreParts extends RecoveryParts {
   jobs: JobDriver
-  repository: Pick<Repository, 'backupData' | 'planWal'>
+  repository: Pick<Repository, 'backupData' | 'findForeignBackup' | 'planWal'>
 }
 
 export function restoreDriver(parts: RestoreParts): RestoreDriver {
@@ -125,6 +125,9 @@ function wasInterrupted({ exitCode = 0 }: EndedJob): boolean {
 
 async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
   const options = copyOptions(parts, paths, spec)
+  const { clusterId, label } = spec.backup
+  const damage = await parts.repository.findForeignBackup(clusterId, label)
+  if (damage !== undefined) return refusalCommand(`backup ${label} is damaged: ${damage}`, damagedExitCode)
   try {
     const wal = await parts.repository.planWal(spec.pieces, parseLsn(spec.backup.startLsn))
     const manifest = readUntrustedFile(options.backup, 'backup_manifest', maxManifestBytes)?.toString() ?? ''
