@@ -17,6 +17,7 @@ import { type InnerAddresses, innerAddresses, publishedAddresses, serverConfinem
 import { ensureClusterDirectory, ensureData } from './data.ts'
 import type { ClusterProcess, PostgresDriver } from './driver.ts'
 import { ensureFirewall } from './firewall.ts'
+import { readCheckpoint } from './identity.ts'
 import { type ClusterPaths, clusterPaths } from './paths.ts'
 import { findReadyService } from './postmaster.ts'
 import { clusterSettings, renderAccess, renderIdentities, renderSettings, splitSettings } from './settings.ts'
@@ -52,6 +53,7 @@ export function postgresDriver(parts: PostgresParts): PostgresDriver {
       await connections.close(id)
       await supervisor.stopService(clusterPaths(home, id).service)
     },
+    findCheckpoint: async (id) => readCheckpoint(clusterPaths(home, id).data),
     async remove(id) {
       await connections.close(id)
       await remove(parts, id)

@@ -81,6 +81,8 @@ export interface AcknowledgedEnd {
   lsn: Lsn
   /** The clock of the source at that moment. */
   at: Micros
+  /** True if the source had written it, but the archive lacks it. */
+  isMissing?: boolean | undefined
 }
 
 export interface LogDamage {

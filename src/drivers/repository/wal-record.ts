@@ -123,14 +123,15 @@ function readableEnd(files: ArchiveFiles): EndRecord | undefined {
   }
 }
 
-async function advance(files: ArchiveFiles, before: Progress, end: AcknowledgedEnd) {
+async function advance(files: ArchiveFiles, before: Progress, { isMissing, ...end }: AcknowledgedEnd) {
   const { clusterId, epoch } = files
   const { number, bytes } = lastSegment(end.lsn)
   const isSame = before.segment === number && before.record?.timeline === end.timeline
   const digest = isSame ? before.digest : new RunningDigest()
   const isBroken = isSame && before.isBroken
   const marks = isSame ? before.record!.marks : []
-  const isThere = await digestFile(files.directory, segmentName(end.timeline, number), digest, bytes)
+  // A digest of what is there instead would hide that something is missing.
+  const isThere = !isMissing && (await digestFile(files.directory, segmentName(end.timeline, number), digest, bytes))
   const record: EndRecord = {
     clusterId,
     epoch,

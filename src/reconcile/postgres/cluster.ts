@@ -14,6 +14,7 @@ import { startPooler, waitForEndpoints, waitForServer } from './endpoint.ts'
 import { keepHealthy } from './health.ts'
 import { setPasswords } from './password.ts'
 import { leaveTakenPorts, noFreePorts, pickPorts } from './port.ts'
+import { recordFinalEnd } from './record.ts'
 import { initializeRestored } from './restore.ts'
 
 /** With less free disk space, a new cluster would fail soon. */
@@ -83,6 +84,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     // A clean shutdown waits until all WAL is archived, so that an undelete loses nothing.
     if ((await postgres.inspect(cluster.id)).is === 'ready') await postgres.stop(cluster.id)
     await receiver.removeReceiver(cluster.id)
+    await recordFinalEnd(cluster, world)
     await postgres.remove(cluster.id)
     await hosting.removeLimits(cluster.id)
     return advance('gone', '', async (tx) => {

@@ -5,6 +5,7 @@ import { endOfRecords, formatLsn, type Lsn, parseLsn } from '../../model/postgre
 import { holdLock } from '../../store/listen.ts'
 import { type ClusterToSample, listClustersToSample, recordSamples, type Sample } from '../../store/postgres/archive.ts'
 import type { World } from '../step.ts'
+import { type Archived, type ArchiveRecorder, archiveRecorder } from './record.ts'
 
 export interface Sampler {
   stop(): Promise<void>
@@ -54,13 +55,14 @@ export function considerObservation(candidates: Candidate[], seen: Observation):
 
 export function startSampler(world: World, lockConfig: Parameters<typeof holdLock>[0]): Sampler {
   const known = new Map<string, Candidate[]>()
+  const recorder = archiveRecorder(world)
   const lock = holdLock(lockConfig, 'sampler')
   let stopped = false
   let timer: NodeJS.Timeout | undefined
   let running: Promise<void> = Promise.resolve()
 
   function tick(): void {
-    running = (lock.held() ? sampleAll(world, known) : Promise.resolve())
+    running = (lock.held() ? sampleAll(world, known, recorder) : Promise.resolve())
       .catch(() => {}) // a database is unavailable: the windows stay as they are
       .then(() => {
         if (!stopped) timer = setTimeout(tick, intervalMs)
@@ -72,14 +74,18 @@ export function startSampler(world: World, lockConfig: Parameters<typeof holdLoc
       stopped = true
       clearTimeout(timer)
       await running
+      await recorder.settled()
       await lock.close()
     },
   }
 }
 
-async function sampleAll(world: World, known: Map<string, Candidate[]>): Promise<void> {
+async function sampleAll(world: World, known: Map<string, Candidate[]>, recorder: ArchiveRecorder): Promise<void> {
   const clusters = await listClustersToSample(world.db)
-  const found = await Promise.all(clusters.map((cluster) => sampleOne(world, known, cluster).catch(() => undefined)))
+  const archived: Archived[] = []
+  const sample = (cluster: ClusterToSample) => sampleOne(world, known, cluster, archived).catch(() => undefined)
+  const found = await Promise.all(clusters.map(sample))
+  recorder.note(archived)
   const samples = found.filter((sample) => sample !== undefined)
   if (samples.length > 0) await recordSamples(world.db, samples)
   const current = new Set(clusters.map(keyOf))
@@ -90,9 +96,12 @@ async function sampleOne(
   world: World,
   known: Map<string, Candidate[]>,
   cluster: ClusterToSample,
+  archived: Archived[],
 ): Promise<Sample | undefined> {
   const seen = await observe(world, cluster)
   if (!seen) return undefined
+  const { id, epoch, timeline } = cluster
+  archived.push({ id, epoch, timeline, lsn: seen.archivedLsn, at: seen.at })
   const key = keyOf(cluster)
   const { candidates, reached } = considerObservation(known.get(key) ?? [], seen)
   known.set(key, candidates)

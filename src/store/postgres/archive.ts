@@ -117,13 +117,14 @@ export async function recordSamples(db: Query, samples: Sample[]): Promise<void>
 export interface ClusterToSample {
   id: string
   epoch: number
+  timeline: number
   slot: string
 }
 
 export async function listClustersToSample(db: Query): Promise<ClusterToSample[]> {
   const { rows } = await db.query<ClusterToSample>({
     name: 'clusters-to-sample',
-    text: `select cluster.id, archive.epoch, archive.slot from cluster
+    text: `select cluster.id, archive.epoch, archive.timeline, archive.slot from cluster
            join archive on archive.cluster_id = cluster.id and archive.ended_at is null where cluster.state = 'ready'`,
     values: [],
   })

@@ -157,6 +157,7 @@ export class FakePostgres extends FakeCalls {
         if (cluster) cluster.process = { is: 'stopped', log: [] }
         return this.called(undefined)
       },
+      findCheckpoint: () => this.called(undefined),
       remove: (id) => {
         this.clusters.delete(id)
         return this.called(undefined)
@@ -225,6 +226,12 @@ export class FakePostgres extends FakeCalls {
       removeArchive: () => this.called(undefined),
       archiveEnd: () => this.called(this.archiveEnd),
       archiveTail: () => this.called(this.archiveTail),
+      recordEnd: () => this.called(undefined),
+      sealSegments: () => this.called(0),
+      findAlteredSegment: () => this.called(undefined),
+      findRecordedEnd: () => this.called(undefined),
+      findForeignBackup: () => this.called(undefined),
+      listUnusableBackups: () => this.called([]),
       findDescription: (id: string) => this.called(this.descriptions.get(id)),
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
       describeCluster: (id: string, description: ClusterDescription) => {
