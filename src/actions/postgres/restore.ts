@@ -131,6 +131,7 @@ export async function undeleteCluster(
   ctx: Context,
   clusterId: string,
   name: string | undefined | null,
+  acceptLoss = false,
 ): Promise<ClusterDetails> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId, { deleted: true })
   requireClusterWriter(caller)
@@ -138,10 +139,16 @@ export async function undeleteCluster(
   if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
   if (!(await hasWindow(ctx.db, cluster.id)))
     throw invalid('undelete is unavailable: the cluster had no completed backup')
-  return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete')
+  return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete', acceptLoss)
 }
 
-async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: 'fork' | 'undelete') {
+async function copyWhole(
+  ctx: Context,
+  source: Cluster,
+  name: string,
+  purpose: 'fork' | 'undelete',
+  acceptLoss = false,
+) {
   return ctx.db.transaction(async (tx) => {
     const window = (await listWindows(tx, source.id)).at(-1)!
     const plan = await findPlanFor(tx, source.id, window)
@@ -152,6 +159,7 @@ async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: '
       pitrTime: null,
       plan: null,
       purpose,
+      acceptLoss,
     }
     return insertRestoredCluster(ctx, tx, source, name, nowMicros(), restore, plan)
   })

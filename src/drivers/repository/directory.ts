@@ -7,6 +7,7 @@
 // Only the platform has access to it. Names that start with a dot are incomplete or internal; all others are complete.
 import { statSync } from 'node:fs'
 import { lstat, rm, statfs } from 'node:fs/promises'
+import type { LogDamage } from '../../model/postgres/log-damage.ts'
 import {
   type Lsn,
   parseSegmentName,
@@ -28,7 +29,7 @@ import {
   syncTimeoutSeconds,
   toJson,
 } from './backup.ts'
-import type { LogDamage, Repository, WalFile, WalRange } from './driver.ts'
+import type { Repository, WalFile, WalRange } from './driver.ts'
 import { replaceDurably } from './durable-file.ts'
 import type { EndRecord } from './end.ts'
 import { discard, ensureDirectories, idPattern, listNames, repositoryPaths, workDirectory } from './paths.ts'

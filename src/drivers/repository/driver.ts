@@ -1,5 +1,6 @@
 // The store of backups and archived WAL. Callers refer to clusters, labels and epochs; only an implementation of this
 // interface knows the files.
+import type { LogDamage } from '../../model/postgres/log-damage.ts'
 import type { Lsn, WalPiece } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
 
@@ -83,15 +84,6 @@ export interface AcknowledgedEnd {
   at: Micros
   /** True if the source had written it, but the archive lacks it. */
   isMissing?: boolean | undefined
-}
-
-export interface LogDamage {
-  /** The end of what is intact. */
-  position: Lsn
-  /** The position and the time that the log had reached; undefined if the record of that is damaged itself. */
-  recorded: { lsn: Lsn; at: Micros } | undefined
-  /** What is wrong. */
-  reason: string
 }
 
 export interface Repository {

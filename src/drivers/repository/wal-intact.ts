@@ -1,7 +1,8 @@
 // Compares an archive with what was recorded while it was written, in order to find out where it is intact.
+import type { LogDamage } from '../../model/postgres/log-damage.ts'
 import { type Lsn, segmentBytes, segmentName, segmentNumber, segmentStart } from '../../model/postgres/wal.ts'
 import { findLongestMatch, readMarks } from './digest.ts'
-import type { LogDamage, WalTail } from './driver.ts'
+import type { WalTail } from './driver.ts'
 import { type EndRecord, lastSegment } from './end.ts'
 import type { Seals } from './seal.ts'
 import { findTail } from './wal-tail.ts'

@@ -17,6 +17,7 @@ import {
   pinsOf,
   type Restore,
   setRestoreDone,
+  setRestoreLoss,
   setRestorePlan,
   setRestoreProgress,
   setRestoreVerified,
@@ -25,6 +26,7 @@ import { isScrubbed, recordDamage } from '../../store/postgres/scrub.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
+import { findLogEnd } from './log-end.ts'
 import { renewPasswords } from './password.ts'
 
 /** Short, because the recovery of a small cluster takes a tenth of a second. */
@@ -34,6 +36,8 @@ const pauseSeconds = 0.05
 export async function initializeRestored(cluster: Cluster, restore: Restore, world: World) {
   const plan = restore.plan ?? (await resolveEnd(restore, world))
   if (typeof plan === 'string') return wait(0.2, plan)
+  if ('failure' in plan) return advance('failed', plan.failure)
+  if ('loss' in plan) return resolveWithLoss(cluster, plan)
   if (!restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
   const spec: RestoreSpec = { ...dataSpec(cluster), ...plan }
   return (
@@ -43,25 +47,42 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   )
 }
 
+function resolveWithLoss(cluster: Cluster, { loss, plan }: PlanWithLoss) {
+  return wait(0, `resolved; ${loss}`, async (tx) => {
+    await setRestorePlan(tx, cluster.id, plan)
+    await setRestoreLoss(tx, cluster.id, loss)
+  })
+}
+
+interface PlanWithLoss {
+  plan: RestorePlan
+  loss: string
+}
+
 /** Determines the end of the WAL for a restore without a target: what the source has written up to now. */
-async function resolveEnd(restore: Restore, world: World): Promise<RestorePlan | string> {
+async function resolveEnd(
+  restore: Restore,
+  world: World,
+): Promise<RestorePlan | PlanWithLoss | { failure: string } | string> {
   const source = await loadCluster(world.db, restore.sourceClusterId)
   const window = (await listWindows(world.db, restore.sourceClusterId)).at(-1)
   if (!source || !window) throw new Error('the source has no recovery window any more')
   const plan = await findPlanFor(world.db, source.id, window)
-  const own = plan.pieces.at(-1)!
-  const end = await findEnd(source, own, window.latestLsn, world)
-  if (end === undefined) return 'waiting for the archive of the source'
-  const pieces = [...plan.pieces.slice(0, -1), { ...own, end }]
-  return { ...plan, pieces, target: { kind: 'end' } }
-}
-
-async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], latest: string, world: World) {
+  const planTo = (end: string): RestorePlan => {
+    const pieces = [...plan.pieces.slice(0, -1), { ...plan.pieces.at(-1)!, end }]
+    return { ...plan, pieces, target: { kind: 'end' } }
+  }
   if (source.state !== 'ready') {
     // The receiver may have written more WAL after the last sample.
-    const tail = await world.repository.archiveTail(own.clusterId, own.epoch, own.timeline, parseLsn(latest))
-    return tail === undefined || tail.end < parseLsn(latest) ? latest : formatLsn(tail.end)
+    const found = await findLogEnd(plan, window, restore.acceptLoss, world)
+    if ('failure' in found) return found
+    return found.loss === null ? planTo(found.end) : { plan: planTo(found.end), loss: found.loss }
   }
+  const end = await findEnd(source, plan.pieces.at(-1)!, world)
+  return end === undefined ? 'waiting for the archive of the source' : planTo(end)
+}
+
+async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], world: World) {
   const [now] = await world.postgres.query<{ lsn: string }>(
     source.id,
     'postgres',
@@ -90,11 +111,22 @@ async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world
   if (seen.is === 'done') return undefined
   if (seen.is === 'failed' && seen.damage !== undefined)
     return skipDamagedBackup(restore, seen.reason, seen.damage, world)
+  if (seen.is === 'failed' && isLogDamage(seen.reason)) return failAndBackUp(restore, explainLoss(restore, seen.reason))
   if (seen.is === 'failed') return advance('failed', seen.reason)
   if (seen.is === 'absent') return wait(pauseSeconds, 'starting the copy')
   const { bytesDone, bytesTotal, bytesVerified } = seen
   await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
   return wait(pauseSeconds, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
+}
+
+/** The copy compares the WAL with its recorded digests. */
+function isLogDamage(reason: string): boolean {
+  return reason.startsWith('the write-ahead log is damaged')
+}
+
+function explainLoss({ purpose, acceptLoss }: Restore, reason: string): string {
+  const canAccept = purpose === 'undelete' && !acceptLoss
+  return canAccept ? `${reason}; to restore what is intact, undelete it with accept_loss (--accept-loss)` : reason
 }
 
 /** Records the damage and continues with an older backup if there is one. */
@@ -157,7 +189,8 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
   if (unreachable && !isCausedByOwner(unreachable)) return wait(1, describeError(unreachable))
-  return advance('ready', `restored from ${restore.sourceClusterId}`, save)
+  const loss = restore.loss === null ? '' : `, with a loss: ${restore.loss}`
+  return advance('ready', `restored from ${restore.sourceClusterId}${loss}`, save)
 }
 
 /**

@@ -19,11 +19,16 @@ export interface Restore {
   replayedUntil: Micros | null
   verifiedAt: Micros | null
   purpose: 'restore' | 'fork' | 'undelete' | 'drill'
+  /** Whether what is intact may be restored if the log is damaged. */
+  acceptLoss: boolean
+  /** What was lost, if the restore was planned with less than the source had. */
+  loss: string | null
 }
 
 const columns = `cluster_id as "clusterId", source_cluster_id as "sourceClusterId", backup_id as "backupId",
   pitr_time as "pitrTime", plan, phase, bytes_done as "bytesDone", bytes_total as "bytesTotal",
-  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose`
+  replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose,
+  accept_loss as "acceptLoss", loss`
 
 export interface NewRestore {
   clusterId: string
@@ -32,12 +37,13 @@ export interface NewRestore {
   pitrTime: Micros | null
   plan: RestorePlan | null
   purpose: Restore['purpose']
+  acceptLoss?: boolean
 }
 
 export async function insertRestore(tx: Tx, restore: NewRestore): Promise<void> {
   await tx.query(
-    `insert into restore (cluster_id, source_cluster_id, backup_id, pitr_time, plan, purpose)
-     values ($1, $2, $3, timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5, $6)`,
+    `insert into restore (cluster_id, source_cluster_id, backup_id, pitr_time, plan, purpose, accept_loss)
+     values ($1, $2, $3, timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5, $6, $7)`,
     [
       restore.clusterId,
       restore.sourceClusterId,
@@ -45,6 +51,7 @@ export async function insertRestore(tx: Tx, restore: NewRestore): Promise<void> 
       restore.pitrTime === null ? null : restore.pitrTime.toString(),
       restore.plan === null ? null : JSON.stringify(restore.plan),
       restore.purpose,
+      restore.acceptLoss ?? false,
     ],
   )
 }
@@ -60,6 +67,10 @@ export async function findRestore(db: Query, clusterId: string): Promise<Restore
 
 export async function setRestorePlan(tx: Tx, clusterId: string, plan: RestorePlan): Promise<void> {
   await tx.query('update restore set plan = $2 where cluster_id = $1', [clusterId, JSON.stringify(plan)])
+}
+
+export async function setRestoreLoss(tx: Tx, clusterId: string, loss: string): Promise<void> {
+  await tx.query('update restore set loss = $2 where cluster_id = $1', [clusterId, loss])
 }
 
 export interface RestoreProgress {
