@@ -3,7 +3,9 @@ import type { RecordedToolchain } from '../../model/postgres/cluster.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 import { enqueue } from '../work.ts'
+import type { ArchiveBase } from './archive.ts'
 import type { NewCluster } from './cluster.ts'
+import { insertPins, pinsOf } from './restore.ts'
 
 export interface AdoptedCluster extends NewCluster {
   toolchain: RecordedToolchain
@@ -34,6 +36,8 @@ export interface AdoptedEpoch {
   startedAt: string
   latestAt: Micros
   latestLsn: string
+  /** What the epoch depends on, if it has no backup of its own. */
+  base?: ArchiveBase | undefined
 }
 
 export async function listKnownClusters(db: Query, ids: string[]): Promise<Set<string>> {
@@ -101,8 +105,8 @@ export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: Ado
 
 export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: AdoptedEpoch): Promise<void> {
   await tx.query(
-    `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at, latest_at, latest_lsn)
-     values ($1, $2, $3, $4, $5, $6, now(), timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8)`,
+    `insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at, latest_at, latest_lsn, base)
+     values ($1, $2, $3, $4, $5, $6, now(), timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8, $9)`,
     [
       clusterId,
       epoch.epoch,
@@ -112,6 +116,8 @@ export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: Adopt
       epoch.startedAt,
       epoch.latestAt.toString(),
       epoch.latestLsn,
+      epoch.base ? JSON.stringify(epoch.base) : null,
     ],
   )
+  if (epoch.base) await insertPins(tx, clusterId, pinsOf(epoch.base))
 }

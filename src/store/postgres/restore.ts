@@ -121,7 +121,7 @@ export interface Pin {
 }
 
 /** The pins that protect a plan's backup and WAL from retention. */
-export function pinsOf(plan: RestorePlan): Pin[] {
+export function pinsOf(plan: Pick<RestorePlan, 'backup' | 'pieces'>): Pin[] {
   const { backup, pieces } = plan
   return pieces.map(({ clusterId, epoch }, index) => ({
     clusterId,
@@ -187,10 +187,13 @@ export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
   await releaseUnneeded(tx, clusterId)
 }
 
-async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
+/** Keeps the pins of a cluster that depends on its parent, also if it is deleted and can be undeleted. */
+export async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
   const { rows } = await tx.query(
     `select 1 from archive where cluster_id = $1 and base is not null
-     union all select 1 from restore where cluster_id = $1 and verified_at is null`,
+     union all
+     select 1 from restore join cluster on cluster.id = restore.cluster_id
+     where cluster_id = $1 and verified_at is null and state not in ('deleting', 'deleted')`,
     [clusterId],
   )
   if (rows.length === 0) await releasePins(tx, clusterId)
