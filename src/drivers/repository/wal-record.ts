@@ -83,13 +83,17 @@ export function findSeals(files: ArchiveFiles): Seals {
 }
 
 /**
- * Returns a function that finds the recorded digest of a file. The segment that contains the recorded end has one of its
- * first bytes only, until it is complete. Throws if what is recorded belongs to another cluster.
+ * Returns a function that finds the recorded digest of the first bytes of a file. Until it is complete, the segment that
+ * contains the recorded end has digests of parts of it; the shortest one that is long enough is best, because damage
+ * after what is needed does not matter. Throws if what is recorded belongs to another cluster.
  */
-export function findSeal(files: ArchiveFiles): (name: string) => Mark | undefined {
+export function findSeal(files: ArchiveFiles): (name: string, bytes: number) => Mark | undefined {
   const seals = findSeals(files)
   const record = readableEnd(files)
-  return (name) => seals.files.get(name) ?? marksOf(record, name).at(-1)
+  return (name, bytes) => {
+    const marks = marksOf(record, name)
+    return seals.files.get(name) ?? marks.find((mark) => mark.bytes >= bytes) ?? marks.at(-1)
+  }
 }
 
 /** Removes the seals of files that retention has removed. */

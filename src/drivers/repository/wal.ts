@@ -54,7 +54,7 @@ export async function planWal(archive: Archive, pieces: WalPiece[], from: Lsn): 
   for (const range of toRanges(archive, pieces, from)) {
     const files = [...planHistory(archive, range), ...(await planSegments(archive, range, identity))]
     const seal = findSeal(archive.files(range.clusterId, range.epoch))
-    planned.push(...files.map((file) => ({ ...file, seal: seal(file.name) })))
+    planned.push(...files.map((file) => ({ ...file, seal: seal(file.name, file.bytes) })))
   }
   return planned
 }

@@ -23,9 +23,12 @@ export class FakePostgres extends FakeCalls {
   /** The cluster descriptions in the repository. */
   readonly descriptions = new Map<string, ClusterDescription>()
   describeProblem: string | undefined
+  readonly unreadableDescriptions = new Set<string>()
+  /** Damage of backups that were exchanged, by label. */
+  readonly foreignBackups = new Map<string, string>()
   /** The backups that can be adopted, and the end of the WAL after them. */
   readonly described: BackupDescription[] = []
-  archiveTail: WalTail | undefined
+  archiveTail: WalTail | undefined = { end: 0x3000000n, newestCommit: undefined }
   receiverProblem = false
   readonly receiverLog = [
     '2026-11-15 15:37:38.5  pg_receivewal: error: could not write 4 bytes to file "7.partial": No space left on device',
@@ -230,16 +233,23 @@ export class FakePostgres extends FakeCalls {
       sealSegments: () => this.called(0),
       findAlteredSegment: () => this.called(undefined),
       findRecordedEnd: () => this.called(undefined),
-      findForeignBackup: () => this.called(undefined),
+      findForeignBackup: (_id: string, label: string) => this.called(this.foreignBackups.get(label)),
       listUnusableBackups: () => this.called([]),
-      findDescription: (id: string) => this.called(this.descriptions.get(id)),
+      findBackup: (id: string, label: string) =>
+        this.called(this.described.find((each) => each.clusterId === id && each.label === label)),
+      planWal: () => this.called([]),
+      findDescription: (id: string) => {
+        if (this.unreadableDescriptions.has(id)) return Promise.reject(new Error('its description is not readable'))
+        return this.called(this.descriptions.get(id))
+      },
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
       describeCluster: (id: string, description: ClusterDescription) => {
         if (this.describeProblem) throw new Error(this.describeProblem)
         this.descriptions.set(id, description)
         return this.called(undefined)
       },
-      listClusters: () => this.called([...new Set(this.described.map(({ clusterId }) => clusterId))]),
+      listClusters: () =>
+        this.called([...new Set([...this.described.map(({ clusterId }) => clusterId), ...this.descriptions.keys()])]),
       removeCluster: (id: string) => {
         for (const key of this.kept) if (key.startsWith(`${id}/`)) this.kept.delete(key)
         this.descriptions.delete(id)
