@@ -84,15 +84,15 @@ export function findSeals(files: ArchiveFiles): Seals {
 
 /**
  * Returns a function that finds the recorded digest of the first bytes of a file. Until it is complete, the segment that
- * contains the recorded end has digests of parts of it; the shortest one that is long enough is best, because damage
- * after what is needed does not matter. Throws if what is recorded belongs to another cluster.
+ * contains the recorded end has digests of parts of it. The longest one within what is needed shows that the file is the
+ * right one; its last records have checksums of their own, and damage after what is needed does not matter. Throws if what is recorded belongs to another cluster.
  */
 export function findSeal(files: ArchiveFiles): (name: string, bytes: number) => Mark | undefined {
   const seals = findSeals(files)
   const record = readableEnd(files)
   return (name, bytes) => {
     const marks = marksOf(record, name)
-    return seals.files.get(name) ?? marks.find((mark) => mark.bytes >= bytes) ?? marks.at(-1)
+    return seals.files.get(name) ?? marks.findLast((mark) => mark.bytes <= bytes) ?? marks[0]
   }
 }
 

@@ -1,5 +1,5 @@
 // Damage to a repository is never taken for its content: a log that ends early, files of a sibling, an unfinished cluster.
-import { chmodSync, cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -54,14 +54,16 @@ beforeAll(async () => {
   await untilBackedUp(lost, ids.source)
   for (const name of ['child', 'sibling'] as const)
     ids[name] = (await lost.ok('POST', `/v1/postgres/${ids.source}/fork`, { name })).data.id
-  for (const id of [ids.child, ids.sibling]) {
-    await untilReady(lost, id)
-    await untilBackedUp(lost, id)
-  }
+  // A file in the place of the directory keeps the child without a backup of its own.
+  mkdirSync(`${repository}/${ids.child}`, { recursive: true })
+  writeFileSync(`${repository}/${ids.child}/backups`, '')
+  await untilReady(lost, ids.child)
+  await untilReady(lost, ids.sibling)
+  await untilBackedUp(lost, ids.sibling)
   await query(lost, ids.child, 'insert into public.number select 2 from generate_series(1, 10)')
   await query(lost, ids.sibling, 'insert into public.number select 3 from generate_series(1, 10)')
   // More than a segment, so that both have completed one with the same name.
-  const fill = 'create table public.filler as select n, md5(n::text) from generate_series(1, 300000) as n'
+  const fill = 'create table public.filler as select n, md5(n::text) from generate_series(1, 700000) as n'
   for (const id of [ids.child, ids.sibling]) await query(lost, id, fill)
   await until(() => sharedSegments().length > 0, 60)
   await query(lost, ids.source, 'insert into public.number select 4 from generate_series(1, 1000)')
@@ -98,7 +100,7 @@ function damageSource(): void {
 
 test('adoption reports a log that ends before its recorded end, and adopts a cluster without a backup of its own', async () => {
   damageSource()
-  rmSync(`${repository}/${ids.child}/backups`, { recursive: true })
+  rmSync(`${repository}/${ids.child}/backups`)
   await fresh.up()
   const { stdout } = await fresh.cli('postgres', 'adopt', '--json')
   const { data } = JSON.parse(stdout)
