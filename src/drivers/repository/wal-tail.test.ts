@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { commit, filler, first, writeLog } from '../../../test/support/wal.ts'
+import { commit, filler, first, writeLog } from '../../../test/support/repository/wal.ts'
 import { segmentBytes, segmentStart } from '../../model/postgres/wal.ts'
 import { findTail } from './wal-tail.ts'
 

@@ -4,8 +4,8 @@ import { directoryRepository } from '../../../src/drivers/repository/directory.t
 import { newId } from '../../../src/model/ids.ts'
 import { formatLsn, segmentBytes, segmentName, segmentStart } from '../../../src/model/postgres/wal.ts'
 import { describedBackup } from '../../support/backup-description.ts'
+import { commit, filler, first, writeLog } from '../../support/repository/wal.ts'
 import { removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
-import { commit, filler, first, writeLog } from '../../support/wal.ts'
 
 const directory = temporaryDirectory()
 const root = `${directory}/repository`

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Berth } from '../../support/berth.ts'
-import { accessOf, ask, createCluster, destroy, untilReady } from '../../support/client.ts'
+import { accessOf, ask, createCluster, destroy, untilDeleted, untilReady } from '../../support/client.ts'
 import { until } from '../../support/until.ts'
 
 const repository = mkdtempSync(join(tmpdir(), 'berth-repository-'))
@@ -12,6 +12,7 @@ chmodSync(repository, 0o711)
 const environment = { BERTH_REPOSITORY: repository, BERTH_DRILL_INTERVAL: 'off' }
 const lost = new Berth(environment)
 const fresh = new Berth(environment)
+let returned = ''
 const ids = { source: '', child: '', sibling: '' }
 
 async function query(berth: Berth, id: string, sql: string) {
@@ -91,15 +92,15 @@ function sharedSegments(): string[] {
 }
 
 /** Changes a bit in the middle of the last insert. */
-function damageSource(): void {
-  const name = readdirSync(archive(ids.source)).find((each) => each.endsWith('.partial'))!
-  const bytes = readFileSync(`${archive(ids.source)}/${name}`)
-  bytes[(Number(recordedEnd(ids.source)) % segmentBytes) - 10_000]! ^= 1
-  writeFileSync(`${archive(ids.source)}/${name}`, bytes)
+function damageEnd(id: string): void {
+  const name = readdirSync(archive(id)).find((each) => each.endsWith('.partial'))!
+  const bytes = readFileSync(`${archive(id)}/${name}`)
+  bytes[(Number(recordedEnd(id)) % segmentBytes) - 10_000]! ^= 1
+  writeFileSync(`${archive(id)}/${name}`, bytes)
 }
 
 test('adoption reports a log that ends before its recorded end, and adopts a cluster without a backup of its own', async () => {
-  damageSource()
+  damageEnd(ids.source)
   rmSync(`${repository}/${ids.child}/backups`)
   await fresh.up()
   const { stdout } = await fresh.cli('postgres', 'adopt', '--json')
@@ -129,6 +130,23 @@ test('a restored cluster without a backup of its own is undeleted from that of i
   const { data } = await fresh.ok('POST', `/v1/postgres/${ids.child}/undelete`, {})
   await untilReady(fresh, data.id)
   expect(await numbers(fresh, data.id)).toEqual({ count: 20, sum: 30 })
+  returned = data.id
+}, 240_000)
+
+test('what was written right before a deletion is part of the recorded end', async () => {
+  await until(async () => (await fresh.ok('GET', `/v1/postgres/${returned}`)).data.recovery_window !== null, 60)
+  await query(fresh, returned, 'insert into public.number select 5 from generate_series(1, 1000)')
+  await fresh.ok('DELETE', `/v1/postgres/${returned}`)
+  await untilDeleted(fresh, returned)
+  await until(async () => {
+    const { data } = await fresh.ok('GET', '/v1/postgres?org_slug=personal&include_deleted=true')
+    return data.some((each: { id: string; deleted_at?: string }) => each.id === returned && each.deleted_at)
+  }, 60)
+  damageEnd(returned)
+  expect(await fresh.call('POST', `/v1/postgres/${returned}/undelete`, {})).toMatchObject({
+    status: 409,
+    body: { error: expect.stringContaining('accept_loss') },
+  })
 }, 240_000)
 
 async function failureOf(id: string, name: string): Promise<string> {

@@ -1,5 +1,5 @@
-import { crc32c } from '../../src/model/postgres/crc32c.ts'
-import { segmentBytes, segmentStart } from '../../src/model/postgres/wal.ts'
+import { crc32c } from '../../../src/model/postgres/crc32c.ts'
+import { segmentBytes, segmentStart } from '../../../src/model/postgres/wal.ts'
 
 const pageBytes = 8192
 /** The number of the first segment. */
