@@ -17,7 +17,6 @@ alter table restore drop constraint restore_purpose_check;
 alter table restore add constraint restore_purpose_check
   check (purpose in ('restore', 'fork', 'undelete', 'drill', 'recover'));
 alter table restore
-  add column accept_loss boolean not null default false, -- recover what precedes damaged WAL
   add column aside text,       -- where the data directory is moved to; null to discard what an earlier attempt left
   add column swapped boolean not null default false,     -- the data directory was moved there
   add column new_epoch int,    -- the archive epoch that starts after the recovery

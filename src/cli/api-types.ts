@@ -319,17 +319,22 @@ export interface OrganizationReference {
 }
 
 export interface PostgresAdoption {
+  status: 'running' | 'done'
+  total: number
+  done: number
   adopted: {
     id: string
     name: string
     backups: number
     windows: number
+    problems?: string[]
   }[]
   known: number
   unusable: {
     id: string
     reason: string
   }[]
+  error?: string
 }
 
 export interface PostgresAuthority {
@@ -516,6 +521,7 @@ export interface RestoreProgress {
   replayed_until: string | null
   verified: boolean
   error: string | null
+  loss?: string
 }
 
 export interface Sandbox {

@@ -13,6 +13,7 @@ import type { MachineFeed } from '../store/app/machine-feed.ts'
 import type { Db } from '../store/db.ts'
 import type { SandboxFeed } from '../store/sandbox/feed.ts'
 import type { OpenConnections } from './connection.ts'
+import type { AdoptionRun } from './postgres/adopt-run.ts'
 import type { ExecSessions } from './sandbox/exec-sessions.ts'
 
 /** The caller, and everything that request handlers need which ask drivers. No transaction is open. */
@@ -36,6 +37,7 @@ export interface LiveContext {
   /** True where machines can have private networks. */
   hasPrivateNetworks(): Promise<boolean>
   sessions: ExecSessions
+  adoption: AdoptionRun
   /** Counts what callers keep open. */
   connections: OpenConnections
   /** The last log lines of a cluster's server, oldest first. */

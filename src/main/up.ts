@@ -20,6 +20,7 @@ import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
 import { hasPostgis } from '../drivers/postgres/toolchain/tools.ts'
 import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
+import { type AdoptionRun, createAdoptionRun } from '../live/postgres/adopt-run.ts'
 import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sessions.ts'
 import { OpenSessions } from '../model/account/open-sessions.ts'
 import { defaultPools } from '../model/app/ip.ts'
@@ -58,6 +59,7 @@ export async function up(config: Config): Promise<void> {
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
   const connections = createOpenConnections()
+  const adoption = createAdoptionRun()
   const tokenChanges = tokenFeed(() => opened.databaseConfig)
   const openSessions = new OpenSessions({ listValid: (hashes) => listTokenExpiries(opened.db, hashes) })
   tokenChanges.subscribe(() => openSessions.check())
@@ -69,7 +71,7 @@ export async function up(config: Config): Promise<void> {
     privateNetworkGap,
     clusterGap,
   }
-  const parts = { metrics, sandboxChanges, machineChanges, sessions, connections, openSessions, settings }
+  const parts = { metrics, sandboxChanges, machineChanges, sessions, connections, adoption, openSessions, settings }
   const servers = {
     platform: openServer(controlPlane, parts, 'platform'),
     sandbox: openServer(controlPlane, parts, 'sandbox'),
@@ -127,12 +129,13 @@ interface ServerParts {
   machineChanges: MachineFeed
   sessions: ExecSessions
   connections: OpenConnections
+  adoption: AdoptionRun
   openSessions: OpenSessions
   settings: PlatformSettings
 }
 
 function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area): FastifyInstance {
-  const { metrics, sandboxChanges, machineChanges, sessions, connections, openSessions, settings } = parts
+  const { metrics, sandboxChanges, machineChanges, sessions, connections, adoption, openSessions, settings } = parts
   const { config, db, world, log } = controlPlane
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
@@ -146,6 +149,7 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
       machineFeed: machineChanges,
       sessions,
       connections,
+      adoption,
       settings,
     },
     openSessions,

@@ -8,6 +8,7 @@ import { buildServer } from '../../src/api/http/server.ts'
 import { platformRoutes, sandboxRoutes, sandboxSockets } from '../../src/api/routes.ts'
 import type { BoxDriver } from '../../src/drivers/box/driver.ts'
 import { createOpenConnections } from '../../src/live/connection.ts'
+import { createAdoptionRun } from '../../src/live/postgres/adopt-run.ts'
 import { createExecSessions, type ExecSessions } from '../../src/live/sandbox/exec-sessions.ts'
 import { OpenSessions } from '../../src/model/account/open-sessions.ts'
 import type { PlatformSettings } from '../../src/model/settings.ts'
@@ -164,6 +165,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
         machineFeed: machineChanges,
         sessions,
         connections: createOpenConnections(),
+        adoption: createAdoptionRun(),
         settings,
       },
       openSessions,

@@ -1,3 +1,5 @@
+import { spawnSync } from 'node:child_process'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { backupDriver } from '../../src/drivers/postgres/backup/backup.ts'
 import type { BackupDriver } from '../../src/drivers/postgres/backup/driver.ts'
 import type { ReceiverDriver } from '../../src/drivers/postgres/receiver/driver.ts'
@@ -197,4 +199,13 @@ export async function untilRecovered(restores: RestoreDriver, id: string, spec: 
 export async function numbers({ postgres }: RestoreBench, id: string): Promise<number[]> {
   const rows = await postgres.query<{ n: number }>(id, 'fly-db', 'select n from public.number order by n')
   return rows.map((row) => row.n)
+}
+
+/** Copies everything of a cluster in the repository under another id, as if that were its own. */
+export function copyInRepository({ root }: RestoreBench, from: string, to: string): void {
+  spawnSync('cp', ['-a', `${root}/${from}`, `${root}/${to}`])
+  for (const label of readdirSync(`${root}/${to}/backups`)) {
+    const file = `${root}/${to}/backups/${label}/backup.json`
+    writeFileSync(file, readFileSync(file, 'utf8').replaceAll(from, to))
+  }
 }

@@ -143,6 +143,7 @@ export async function undeleteCluster(
   ctx: Context,
   clusterId: string,
   name: string | undefined | null,
+  acceptLoss = false,
 ): Promise<ClusterDetails> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId, { deleted: true })
   requireClusterWriter(caller)
@@ -150,10 +151,16 @@ export async function undeleteCluster(
   if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
   if (!(await findRestorableRun(ctx.db, cluster.id)))
     throw invalid('undelete is unavailable: the cluster had no completed backup')
-  return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete')
+  return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete', acceptLoss)
 }
 
-async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: 'fork' | 'undelete') {
+async function copyWhole(
+  ctx: Context,
+  source: Cluster,
+  name: string,
+  purpose: 'fork' | 'undelete',
+  acceptLoss = false,
+) {
   return ctx.db.transaction(async (tx) => {
     const plan = await planForPosition(tx, source.id, (await findRestorableRun(tx, source.id))!)
     const restore: NewRestore = {
@@ -163,6 +170,7 @@ async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: '
       pitrTime: null,
       plan: null,
       purpose,
+      acceptLoss,
     }
     return insertRestoredCluster(ctx, tx, source, name, nowMicros(), restore, plan)
   })

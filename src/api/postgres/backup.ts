@@ -1,6 +1,7 @@
 import { Type } from 'typebox'
 import { createBackup, listBackupsOf, pinBackup } from '../../actions/postgres/backup.ts'
 import { forkCluster, getSource, restoreCluster, undeleteCluster } from '../../actions/postgres/restore.ts'
+import { checkLog } from '../../live/postgres/undelete.ts'
 import { type Backup, BackupView, CreateBackup, PinBackup } from '../../model/postgres/backup.ts'
 import { PostgresCluster } from '../../model/postgres/cluster.ts'
 import { RestoreRequest } from '../../model/postgres/restore.ts'
@@ -10,6 +11,13 @@ import { ById, clusterView, Data, noCluster } from './cluster.ts'
 
 const NewName = Type.Object({
   name: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: 'Name of the new cluster.' })),
+})
+
+const Undelete = Type.Object({
+  ...NewName.properties,
+  accept_loss: Type.Optional(
+    Type.Boolean({ description: 'Restore what is intact, if the WAL is damaged before its recorded end.' }),
+  ),
 })
 
 export const backupRoutes: Route[] = [
@@ -61,22 +69,25 @@ export const backupRoutes: Route[] = [
     id: 'undeleteCluster',
     tag: 'Postgres',
     summary: 'Restore a deleted cluster into a new one',
-    description: 'Restores the last state from its backups and WAL, as long as they are kept.',
+    description:
+      'Restores the last state from its backups and WAL, as long as they are kept. If the WAL is damaged before the end that was recorded of it, `accept_loss` restores what is intact; `restore.loss` then says what is missing.',
     scope: 'write',
     params: ById,
-    body: NewName,
+    body: Undelete,
     status: 201,
     response: Data(PostgresCluster),
     errors: {
       404: 'The cluster never existed.',
+      409: 'The WAL is damaged before its recorded end; the message says where. `accept_loss` restores what is intact.',
       410: 'Its backups have been removed.',
       422: 'The cluster is not deleted or had no backup, or `name` is not valid or taken.',
     },
     wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
-      return {
-        data: clusterView(ctx.settings, await undeleteCluster(ctx, params.postgres_cluster_id, body.name)),
-      }
+      const { name, accept_loss: acceptLoss = false } = body
+      if (!acceptLoss) await checkLog(ctx, params.postgres_cluster_id)
+      const cluster = await undeleteCluster(ctx, params.postgres_cluster_id, name, acceptLoss)
+      return { data: clusterView(ctx.settings, cluster) }
     },
   }),
   route({

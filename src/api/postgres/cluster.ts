@@ -161,6 +161,7 @@ function restoreView(restore: RestoreView, clusterFailure: string | null) {
     replayed_until: time(restore.replayed_until),
     verified: restore.verified_at !== null,
     error: failure,
+    ...(restore.loss === null ? {} : { loss: restore.loss }),
   }
 }
 

@@ -256,6 +256,8 @@ All passwords are new:   berth postgres show new --reveal`)
   test('undelete by id, and by a name that is not ambiguous', async () => {
     await berth(['undelete', id], true, created, ready)
     expect([asked[0], bodies]).toEqual([`POST /${id}/undelete`, [{}]])
+    await berth(['undelete', id, '--accept-loss'], true, created, ready)
+    expect(bodies[1]).toEqual({ accept_loss: true })
     const deleted = { ...source, status: 'deleted', deleted_at: latest }
     await berth(['undelete', 'shop'], true, [200, { data: [source, { ...deleted, id: newId }] }], created, ready)
     expect(asked).toContain(`POST /${newId}/undelete`)

@@ -16,6 +16,10 @@ interface NewClusterOptions extends OrgOptions {
   wait: boolean
 }
 
+interface UndeleteOptions extends NewClusterOptions {
+  acceptLoss?: boolean
+}
+
 interface RestoreOptions extends NewClusterOptions {
   backup?: string
   to?: RestoreTarget
@@ -35,7 +39,8 @@ export function addRestoreCommands(postgres: Command, cli: ProgressCli): void {
     .description('restore the final state of a deleted cluster into a new cluster')
     .argument('<cluster>', 'the id of the deleted cluster, or its name if only one deleted cluster had it')
     .option('--org <slug>', 'the organization in which the name is looked up', defaultOrg)
-  withNewClusterOptions(undelete).action((nameOrId: string, options: NewClusterOptions) =>
+    .option('--accept-loss', 'restore what is intact if the end of the write-ahead log is damaged')
+  withNewClusterOptions(undelete).action((nameOrId: string, options: UndeleteOptions) =>
     undeleteCluster(cli, nameOrId, options),
   )
   addExamples(undelete, 'berth postgres list --deleted', 'berth postgres undelete 0123456789abcdef --name shop')
@@ -180,10 +185,10 @@ async function forkCluster(cli: ProgressCli, nameOrId: string, options: NewClust
   await followUntilReady(cli, created, options.wait)
 }
 
-async function undeleteCluster(cli: ProgressCli, nameOrId: string, options: NewClusterOptions): Promise<void> {
+async function undeleteCluster(cli: ProgressCli, nameOrId: string, options: UndeleteOptions): Promise<void> {
   const path = `/v1/postgres/${encodeSegment(await findDeletedId(cli, nameOrId, options))}/undelete`
-  const { name } = options
-  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', path, { name })
+  const body = { name: options.name, accept_loss: options.acceptLoss }
+  const created = await request<Data<PostgresCluster>>(cli.session(), 'POST', path, body)
   await followUntilReady(cli, created, options.wait)
 }
 
@@ -270,6 +275,7 @@ function formatRestored(cluster: PostgresCluster, colors: boolean): string {
     ['name', name],
     ['id', id],
     ...(restoredTo ? ([['restored to', restoredTo]] satisfies [string, Cell][]) : []),
+    ...(restore?.loss ? ([['lost', restore.loss]] satisfies [string, Cell][]) : []),
   ]
   if (!endpoints) {
     const text = block([...overview, ['status', status]], colors)

@@ -2,6 +2,7 @@
 import type { PostgresMajor } from '../../model/postgres/cluster.ts'
 import type { ClusterHost, ClusterSpec, DataSpec } from '../../model/postgres/spec.ts'
 import type { Toolchain } from '../../model/postgres/toolchain.ts'
+import type { Lsn } from '../../model/postgres/wal.ts'
 import type { ProbeTarget, Query, SqlAdmin, SqlClient } from './sql/driver.ts'
 
 export type ClusterProcess =
@@ -45,6 +46,8 @@ export interface PostgresDriver extends SqlClient, SqlAdmin {
   /** The size of the data directory in bytes. Slow, because it visits every file. */
   measure(id: string, uid: number | undefined): Promise<number>
   stop(id: string): Promise<void>
+  /** The position of the last checkpoint, as stored in the data directory; undefined without one. */
+  findCheckpoint(id: string): Promise<Lsn | undefined>
   /** Stops the server and removes everything of the cluster; the files are deleted in the background. */
   remove(id: string): Promise<void>
 }

@@ -4,6 +4,8 @@
 import { randomBytes } from 'node:crypto'
 import { closeSync, openSync, readdirSync, readFileSync, readSync, writeFileSync, writeSync } from 'node:fs'
 import { crc32c } from '../../model/postgres/crc32c.ts'
+import type { Lsn } from '../../model/postgres/wal.ts'
+import { readUntrustedFile } from '../host/untrusted-file.ts'
 
 const identifierOffset = 24
 const flagsOffset = 2
@@ -20,6 +22,17 @@ export function reidentify(data: string, identifier: bigint = newIdentifier()): 
 
 export function readIdentifier(data: string): bigint {
   return readFileSync(`${data}/global/pg_control`).readBigUInt64LE(0)
+}
+
+/** The value of pg_control_version since PostgreSQL 13. */
+const controlVersion = 1300
+const maxControlBytes = 8192
+
+/** The position of the last checkpoint; undefined if there is no readable pg_control. */
+export function readCheckpoint(data: string): Lsn | undefined {
+  const content = readUntrustedFile(data, 'global/pg_control', maxControlBytes)
+  if (content === undefined || content.length < 40 || content.readUInt32LE(8) !== controlVersion) return undefined
+  return content.readBigUInt64LE(32)
 }
 
 // Like initdb, this puts the time into the upper half, so that identifiers sort by age.

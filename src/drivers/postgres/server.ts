@@ -18,6 +18,7 @@ import { ensureClusterDirectory, ensureData } from './data.ts'
 import { dataDirectories } from './data-directory.ts'
 import type { ClusterProcess, PostgresDriver } from './driver.ts'
 import { ensureFirewall } from './firewall.ts'
+import { readCheckpoint } from './identity.ts'
 import { type ClusterPaths, clusterPaths } from './paths.ts'
 import { findReadyService } from './postmaster.ts'
 import { clusterSettings, renderAccess, renderIdentities, renderSettings, splitSettings } from './settings.ts'
@@ -54,6 +55,7 @@ export function postgresDriver(parts: PostgresParts): PostgresDriver {
       await connections.close(id)
       await supervisor.stopService(clusterPaths(home, id).service)
     },
+    findCheckpoint: async (id) => readCheckpoint(clusterPaths(home, id).data),
     async remove(id) {
       await connections.close(id)
       await remove(parts, id)

@@ -1,5 +1,6 @@
 // The store of backups and archived WAL. Callers refer to clusters, labels and epochs; only an implementation of this
 // interface knows the files.
+import type { LogDamage } from '../../model/postgres/log-damage.ts'
 import type { Lsn, WalPiece } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
 
@@ -18,15 +19,42 @@ export interface BackupDescription {
   /** The time at the source when the backup ended: the earliest time it can be restored to. */
   stoppedAt: string
   sizeBytes: number
+  /** The SHA-256 digest of its manifest. Backups of older versions have none. */
+  manifestChecksum?: string | undefined
   /** Plan, disk size, region and other settings needed to recreate the cluster. */
   settings: Record<string, unknown>
 }
 
-/** Choices of the owner of a cluster that its backups do not contain. */
+/** What a restored cluster depends on until its first own backup: the backup and WAL of its source. */
+export interface DescribedBase {
+  backup: { clusterId: string; label: string; startLsn: string; stopLsn: string }
+  pieces: WalPiece[]
+  /** The first restorable time: when the cluster was separated from its source. */
+  at: string
+}
+
+export interface DescribedEpoch {
+  epoch: number
+  timeline: number
+  startLsn: string
+  startedAt: string
+  base: DescribedBase | null
+}
+
+/** What its backups do not say about a cluster. Older versions wrote only the first two fields. */
 export interface ClusterDescription {
   drillQuery: string | null
   /** The labels of backups that retention does not remove. */
   pinned: string[]
+  clusterId?: string | undefined
+  clusterName?: string | undefined
+  orgSlug?: string | undefined
+  pgMajor?: string | undefined
+  createdAt?: string | undefined
+  settings?: Record<string, unknown> | undefined
+  epochs?: DescribedEpoch[] | undefined
+  /** The restore that created the cluster. */
+  origin?: Record<string, unknown> | undefined
 }
 
 export interface WalFile {
@@ -44,6 +72,18 @@ export interface WalTail {
   end: Lsn
   /** The newest timestamp of a transaction near the end. */
   newestCommit: Micros | undefined
+  /** Set if the log does not contain everything that was recorded of it. */
+  damage?: LogDamage | undefined
+}
+
+/** A position that the receiver of an archive has acknowledged. */
+export interface AcknowledgedEnd {
+  timeline: number
+  lsn: Lsn
+  /** The clock of the source at that moment. */
+  at: Micros
+  /** True if the source had written it, but the archive lacks it. */
+  isMissing?: boolean | undefined
 }
 
 /** A record that was stamped noticeably earlier than one before it, and the newest stamp before it. */
@@ -77,9 +117,10 @@ export interface Repository {
   archiveEnd(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
   /**
    * The actual end of the WAL in that sequence, read from its records, and the newest commit near it; undefined if there
-   * is no complete record. For an archive without a running receiver. Throws a `WalFileError` for an unreadable segment.
+   * is no complete record. Compares it with the recorded end. With `before`, records that end later are not considered.
+   * For an archive without a running receiver. Throws a `WalFileError` for an unreadable segment.
    */
-  archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<WalTail | undefined>
+  archiveTail(clusterId: string, epoch: number, timeline: number, from: Lsn, before?: Lsn): Promise<WalTail | undefined>
   /** The first missing or truncated segments in the range, up to the next one that is there. */
   findHole(clusterId: string, epoch: number, timeline: number, range: WalRange): Promise<WalRange | undefined>
   /**
@@ -89,6 +130,17 @@ export interface Repository {
   findCut(clusterId: string, epoch: number, timeline: number, time: Micros, range: WalRange): Promise<Lsn>
   /** The first sign in the range that the clock was set back. */
   findStepBack(clusterId: string, epoch: number, timeline: number, range: WalRange): Promise<StepBack | undefined>
+  /** Records that the receiver has acknowledged everything up to this position. It never moves back. */
+  recordEnd(clusterId: string, epoch: number, end: AcknowledgedEnd): Promise<void>
+  /** Undefined if it was never recorded. Throws if the record is damaged. */
+  findRecordedEnd(clusterId: string, epoch: number): Promise<AcknowledgedEnd | undefined>
+  /**
+   * Records the digests of the complete segments before this position, a few per call; returns their number. Restores
+   * compare them.
+   */
+  sealSegments(clusterId: string, epoch: number, timeline: number, before: Lsn): Promise<number>
+  /** The start of the first segment from this position on that differs from its recorded digest. */
+  findAlteredSegment(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
   /** Removes the segments that end before this position, oldest first, except those in `kept`; returns their number. */
   removeWalBefore(clusterId: string, epoch: number, before: Lsn, kept?: WalRange[]): Promise<number>
   removeArchive(clusterId: string, epoch: number): Promise<void>
@@ -106,8 +158,16 @@ export interface Repository {
   commitBackup(description: BackupDescription): Promise<void>
   discardStaged(clusterId: string, label: string): Promise<void>
   findBackup(clusterId: string, label: string): Promise<BackupDescription | undefined>
+  /** The backups whose descriptions are valid, oldest first. */
   listBackups(clusterId: string): Promise<BackupDescription[]>
+  /** What is wrong with the other ones: a sentence for each. */
+  listUnusableBackups(clusterId: string): Promise<string[]>
   removeBackup(clusterId: string, label: string): Promise<void>
+  /**
+   * Says why a backup is not the one that was committed here: it was exchanged or changed. It does not read the files of
+   * the cluster, which its manifest describes.
+   */
+  findForeignBackup(clusterId: string, label: string): Promise<string | undefined>
   /** The path of the files of the cluster in a committed backup. They must not be changed. */
   backupData(clusterId: string, label: string): string
   /**
@@ -144,4 +204,6 @@ export interface PlannedWal {
   name: string
   /** The number of bytes to copy; the rest of a segment is filled with zeros. */
   bytes: number
+  /** The recorded digest of the first bytes of the file, if it has one. */
+  seal?: { bytes: number; sha256: string } | undefined
 }

@@ -1,7 +1,7 @@
 // Finds the actual end of archived WAL. The receiver fills a segment with zeros before it writes to it, so the name and
 // size of the last segment do not show it; only the chain of its records does.
 import { crc32c } from '../../model/postgres/crc32c.ts'
-import { type Lsn, segmentBytes, segmentStart } from '../../model/postgres/wal.ts'
+import { type Lsn, lastLsn, segmentBytes, segmentStart } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
 import type { WalTail } from './driver.ts'
 
@@ -13,12 +13,14 @@ export async function findTail(
   read: (number: bigint) => Promise<Buffer>,
   first: bigint,
   last: bigint,
+  /** Records that end after this position are not considered. */
+  before: Lsn = lastLsn,
 ): Promise<WalTail | undefined> {
   let log = Buffer.alloc(0)
   let tail: WalTail | undefined
   for (let number = last; number >= first && last - number < maxSegments; number -= 1n) {
     log = Buffer.concat([await read(number), log])
-    const found = walkRecords(log, segmentStart(number))
+    const found = walkRecords(log, segmentStart(number), before)
     if (found) tail = { end: tail?.end ?? found.end, newestCommit: found.newestCommit }
     if (tail?.newestCommit !== undefined) return tail
   }
@@ -47,7 +49,7 @@ function findPage(log: Buffer, base: Lsn, at: number): Page | undefined {
   return { body: at + (flags & isLong ? longHeaderBytes : headerBytes), flags, remaining: log.readUInt32LE(at + 16) }
 }
 
-function walkRecords(log: Buffer, base: Lsn): WalTail | undefined {
+function walkRecords(log: Buffer, base: Lsn, limit: Lsn): WalTail | undefined {
   let at = findFirstRecord(log, base)
   let before: Lsn | undefined
   let tail: WalTail | undefined
@@ -58,6 +60,7 @@ function walkRecords(log: Buffer, base: Lsn): WalTail | undefined {
       before = undefined
       continue
     }
+    if (base + BigInt(record.end) > limit) break
     before = base + BigInt(record.start)
     const timestamp = findTimestamp(record.bytes)
     const newest = tail?.newestCommit

@@ -16,12 +16,14 @@ import {
 import { readUntrustedFile } from '../host/untrusted-file.ts'
 import { type PlannedWal, type WalFile, WalFileError, type WalRange } from './driver.ts'
 import { notMounted, walFileError } from './presence.ts'
+import { type ArchiveFiles, findSeal } from './wal-record.ts'
 
 const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants
 
 export interface Archive {
   list(clusterId: string, epoch: number): Promise<WalFile[]>
   path(clusterId: string, epoch: number): string
+  files(clusterId: string, epoch: number): ArchiveFiles
 }
 
 /** A segment has its full size from the start, even while the receiver writes to it. */
@@ -67,8 +69,9 @@ export async function planWal(archive: Archive, pieces: WalPiece[], from: Lsn): 
   const planned: PlannedWal[] = []
   const identity: Identity = { system: undefined }
   for (const range of toRanges(archive, pieces, from)) {
-    planned.push(...planHistory(archive, range))
-    planned.push(...(await planSegments(archive, range, identity)))
+    const files = [...planHistory(archive, range), ...(await planSegments(archive, range, identity))]
+    const seal = findSeal(archive.files(range.clusterId, range.epoch))
+    planned.push(...files.map((file) => ({ ...file, seal: seal(file.name, file.bytes) })))
   }
   return planned
 }

@@ -1,6 +1,7 @@
 // Determines from the archive alone what can be restored from it.
 import type { BackupDescription, Repository } from '../../drivers/repository/driver.ts'
 import { newId } from '../../model/ids.ts'
+import type { LogDamage } from '../../model/postgres/log-damage.ts'
 import { formatLsn, parseLsn } from '../../model/postgres/wal.ts'
 import type { Micros } from '../../model/time.ts'
 import { parseTime } from '../../model/time.ts'
@@ -13,6 +14,8 @@ export interface ReadEpoch {
   backups: AdoptedBackup[]
   /** Undefined if no backup has the WAL it needs. */
   epoch: AdoptedEpoch | undefined
+  /** Set if the log does not contain everything that was recorded of it. */
+  damage?: LogDamage | undefined
 }
 
 type Archives = Pick<Repository, 'archiveEnd' | 'archiveTail'>
@@ -27,6 +30,8 @@ export async function readEpoch(
   repository: Archives,
   descriptions: BackupDescription[],
   pinned: Set<string>,
+  /** Backups that are known to be damaged, with the reason. */
+  damaged = new Map<string, string>(),
 ): Promise<ReadEpoch> {
   const backups: AdoptedBackup[] = []
   const usable: BackupDescription[] = []
@@ -36,18 +41,20 @@ export async function readEpoch(
     const { clusterId, epoch, timeline, startLsn } = description
     const reached = await repository.archiveEnd(clusterId, epoch, timeline, parseLsn(startLsn))
     const found = tail ?? (await tailFrom(repository, description))
-    const isUsable = hasEndOf(description, found) && (!tail || reached === end)
+    const known = damaged.get(description.label)
+    const isUsable = known === undefined && hasEndOf(description, found) && (!tail || reached === end)
     const isPinned = pinned.has(description.label)
-    const isAlone = !isUsable && isPinned && hasEndOf(description, await tailFrom(repository, description))
+    const isAlone =
+      known === undefined && !isUsable && isPinned && hasEndOf(description, await tailFrom(repository, description))
     if (isUsable) {
       tail = found
       end = reached
       usable.push(description)
     }
-    const damage = isUsable || isAlone ? null : 'the write-ahead log it needs is incomplete'
+    const damage = isUsable || isAlone ? null : (known ?? 'the write-ahead log it needs is incomplete')
     backups.push({ ...backupOf(description), damage, pinned: isPinned, alone: isAlone })
   }
-  return { backups, epoch: tail && epochOf(usable, tail) }
+  return { backups, epoch: tail && epochOf(usable, tail), damage: tail?.damage }
 }
 
 function tailFrom(repository: Archives, { clusterId, epoch, timeline, startLsn }: BackupDescription) {
@@ -72,11 +79,13 @@ function epochOf(backups: BackupDescription[], tail: Tail): AdoptedEpoch {
     timeline: newest.timeline,
     startLsn: oldest.startLsn,
     startedAt: oldest.startedAt,
-    latestAt: newestOf(parseTime(newest.stoppedAt) ?? 0n, (tail.newestCommit ?? 0n) - settleMicros),
+    latestAt: latestCommit(tail.newestCommit, parseTime(newest.stoppedAt) ?? 0n),
     latestLsn: formatLsn(tail.end),
   }
 }
 
-function newestOf(a: Micros, b: Micros): Micros {
-  return a > b ? a : b
+/** The end of a recovery window that reaches at least to this time. */
+export function latestCommit(newestCommit: Micros | undefined, atLeast: Micros): Micros {
+  const settled = (newestCommit ?? 0n) - settleMicros
+  return settled > atLeast ? settled : atLeast
 }

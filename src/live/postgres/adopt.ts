@@ -1,9 +1,9 @@
 // Restores the records of clusters and backups from the repository after the state database is lost.
-import type { BackupDescription } from '../../drivers/repository/driver.ts'
+import type { BackupDescription, ClusterDescription } from '../../drivers/repository/driver.ts'
 import { requireCaller, requireClusterWriter } from '../../model/account/caller.ts'
 import { slugPattern } from '../../model/account/org.ts'
 import type { Caller } from '../../model/account/token.ts'
-import { notFound, unauthorized } from '../../model/errors.ts'
+import { describeError, notFound, unauthorized, unavailable } from '../../model/errors.ts'
 import {
   clusterNamePattern,
   generateClusterName,
@@ -13,6 +13,7 @@ import {
   type RecordedToolchain,
 } from '../../model/postgres/cluster.ts'
 import { presentQuery } from '../../model/postgres/drill.ts'
+import { describeLogDamage } from '../../model/postgres/log-damage.ts'
 import { findPlan } from '../../model/postgres/plan.ts'
 import { findOrg, insertOrgOnce } from '../../store/account/org.ts'
 import { findCaller } from '../../store/account/token.ts'
@@ -25,24 +26,46 @@ import {
 } from '../../store/postgres/adopt.ts'
 import { recordDamage } from '../../store/postgres/damage.ts'
 import { listWindows } from '../../store/postgres/stretch.ts'
-import { type LiveContext, withDeadline } from '../context.ts'
-import { readEpoch } from './adopt-epoch.ts'
+import type { LiveContext } from '../context.ts'
+import { readBase } from './adopt-base.ts'
+import { type ReadEpoch, readEpoch } from './adopt-epoch.ts'
+import { type AdoptedResult, type Adoption, startAdoption } from './adopt-run.ts'
 
-export interface Adoption {
-  adopted: { id: string; name: string; backups: number; windows: number }[]
-  /** The number of clusters in the repository that have a record already. */
-  known: number
-  /** Clusters that cannot be adopted. */
-  unusable: { id: string; reason: string }[]
+/** Requests wait this long for the result, so that a small repository needs no second request. */
+const patienceMs = 2000
+
+/** Starts the adoption unless it runs. A repetition continues after a crash: each cluster has a transaction of its own. */
+export async function adoptClusters(ctx: LiveContext, orgSlug: string | undefined): Promise<Adoption> {
+  const caller = await requireRoot(ctx)
+  if (orgSlug !== undefined && !(await findSlug(ctx, caller, orgSlug))) throw notFound('organization not found')
+  const adoption = startAdoption(ctx.adoption, (current) => adoptAll(ctx, caller, orgSlug, current))
+  await waitFor(ctx.adoption.finished)
+  if (adoption.error !== null) throw unavailable(`the adoption failed: ${adoption.error}`)
+  return adoption
 }
 
-/** Adopts each cluster in a transaction of its own, so that a repetition continues after a timeout or a crash. */
-export async function adoptClusters(ctx: LiveContext, orgSlug: string | undefined): Promise<Adoption> {
+/** The newest adoption since the control plane was started. */
+export async function getAdoption(ctx: LiveContext): Promise<Adoption> {
+  await requireRoot(ctx)
+  const adoption = ctx.adoption.current
+  if (!adoption) throw notFound('no adoption was started since the control plane was')
+  return adoption
+}
+
+async function requireRoot(ctx: LiveContext): Promise<Caller> {
   const caller = requireCaller(await findCaller(ctx.db, ctx.tokenHash))
   requireClusterWriter(caller)
   if (caller.kind !== 'root') throw unauthorized('only a root token may adopt clusters')
-  if (orgSlug !== undefined && !(await findSlug(ctx, caller, orgSlug))) throw notFound('organization not found')
-  return withDeadline(adoptAll(ctx, caller, orgSlug), 'the repository')
+  return caller
+}
+
+async function waitFor(finished: Promise<void>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined
+  const timeout = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, patienceMs)
+  })
+  await Promise.race([finished, timeout])
+  clearTimeout(timer)
 }
 
 const slugRegExp = new RegExp(slugPattern)
@@ -51,39 +74,46 @@ async function findSlug({ db }: LiveContext, caller: Caller, slug: string) {
   return slugRegExp.test(slug) ? findOrg(db, caller, slug) : undefined
 }
 
-async function adoptAll(ctx: LiveContext, caller: Caller, orgSlug: string | undefined): Promise<Adoption> {
+async function adoptAll(ctx: LiveContext, caller: Caller, orgSlug: string | undefined, adoption: Adoption) {
   const ids = await ctx.repository.listClusters()
   const known = await listKnownClusters(ctx.db, ids)
-  const adoption: Adoption = { adopted: [], known: known.size, unusable: [] }
-  for (const id of ids.filter((each) => !known.has(each))) {
-    const result = await adoptOne(ctx, caller, id, orgSlug)
+  const unknown = ids.filter((each) => !known.has(each))
+  adoption.known = known.size
+  adoption.total = unknown.length
+  for (const id of unknown) {
+    const result = await adoptOne(ctx, caller, id, orgSlug).catch(describeError)
     if (typeof result === 'string') adoption.unusable.push({ id, reason: result })
     else adoption.adopted.push(result)
+    adoption.done++
   }
-  return adoption
 }
 
 /** Returns the adopted cluster, or the reason why it cannot be adopted. */
-async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: string | undefined) {
-  const found = await readDescriptions(ctx, id).catch((error: Error) => error.message)
-  if (typeof found === 'string') return found
-  const { described, drillQuery, pinned } = found
-  const newest = described.at(-1)
-  if (!newest) return 'it has no completed backup'
-  const major = postgresMajors.find((known) => known === newest.pgMajor)
-  if (!major) return `it was made by PostgreSQL ${newest.pgMajor}, which is not supported`
-  const { toolchain, note } = await chooseToolchain(ctx, major, newest)
-  const settings = settingsOf(ctx, newest)
-  const epochs = await readEpochs(ctx, described, pinned)
+async function adoptOne(
+  ctx: LiveContext,
+  caller: Caller,
+  id: string,
+  orgSlug: string | undefined,
+): Promise<AdoptedResult | string> {
+  const found = await readDescriptions(ctx, id)
+  const { described, description, problems } = found
+  const facts = described.at(-1) ?? factsOf(description)
+  if (!facts) return [...problems, 'it has no completed backup'].join('; ')
+  const major = postgresMajors.find((known) => known === facts.pgMajor)
+  if (!major) return `it was made by PostgreSQL ${facts.pgMajor}, which is not supported`
+  const epochs = await readEpochs(ctx, id, found)
+  if (described.length === 0 && !epochs.some(({ epoch }) => epoch)) return problems.join('; ')
+  const { toolchain, note } = await chooseToolchain(ctx, major, facts)
+  const settings = settingsOf(ctx, facts)
   const backups = epochs.flatMap((epoch) => epoch.backups)
-  const slug = orgSlug ?? (slugRegExp.test(newest.orgSlug) ? newest.orgSlug : 'personal')
+  const slug = orgSlug ?? (slugRegExp.test(facts.orgSlug) ? facts.orgSlug : 'personal')
   await ctx.db.transaction(async (tx) => {
     await insertOrgOnce(tx, slug, slug)
     const org = (await findOrg(tx, caller, slug))!
-    const createdAt = described[0]!.startedAt
-    const facts = { id, orgId: org.id, pgMajor: major, toolchain, drillQuery, createdAt }
-    const cluster: AdoptedCluster = { ...settings, ...facts }
-    if (!(await insertAdoptedCluster(tx, cluster, note))) return
+    const createdAt = description?.createdAt ?? described[0]!.startedAt
+    const drillQuery = presentQuery(description?.drillQuery)
+    const cluster: AdoptedCluster = { ...settings, id, orgId: org.id, pgMajor: major, toolchain, drillQuery, createdAt }
+    if (!(await insertAdoptedCluster(tx, cluster, [note, ...problems].join('; ')))) return
     for (const backup of backups) await insertAdoptedBackup(tx, id, backup)
     for (const { epoch } of epochs) if (epoch) await insertAdoptedEpoch(tx, id, epoch)
     for (const { label, damage } of backups) {
@@ -91,22 +121,66 @@ async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: s
     }
   })
   const windows = await listWindows(ctx.db, id)
-  return { id, name: settings.name, backups: backups.length, windows: windows.length }
+  return { id, name: settings.name, backups: backups.length, windows: windows.length, problems }
 }
 
-async function readDescriptions({ repository }: LiveContext, id: string) {
+interface Descriptions {
+  /** Oldest first. */
+  described: BackupDescription[]
+  description: ClusterDescription | undefined
+  /** Backups that were exchanged or changed. */
+  damaged: Map<string, string>
+  problems: string[]
+}
+
+async function readDescriptions({ repository }: LiveContext, id: string): Promise<Descriptions> {
   const described = await repository.listBackups(id)
-  const description = await repository.findDescription(id)
-  return { described, drillQuery: presentQuery(description?.drillQuery), pinned: new Set(description?.pinned) }
+  const problems = await repository.listUnusableBackups(id)
+  const description = await repository.findDescription(id).catch((error: Error) => {
+    problems.push(error.message)
+    return undefined
+  })
+  const damaged = new Map<string, string>()
+  for (const { label } of described) {
+    const damage = await repository.findForeignBackup(id, label)
+    if (damage === undefined) continue
+    damaged.set(label, damage)
+    problems.push(`backup ${label} is damaged: ${damage}`)
+  }
+  return { described, description, damaged, problems }
 }
 
-async function readEpochs({ repository }: LiveContext, described: BackupDescription[], pinned: Set<string>) {
-  const byEpoch = Map.groupBy(described, ({ epoch }) => epoch)
-  return Promise.all([...byEpoch.values()].map((descriptions) => readEpoch(repository, descriptions, pinned)))
+/** What recreates the cluster: the newest backup, or the description of a cluster without one. */
+type Facts = Pick<BackupDescription, 'clusterName' | 'orgSlug' | 'pgMajor' | 'settings'>
+
+function factsOf(description: ClusterDescription | undefined): Facts | undefined {
+  const { clusterName, orgSlug, pgMajor, settings, epochs } = description ?? {}
+  if (clusterName === undefined || orgSlug === undefined || pgMajor === undefined || settings === undefined)
+    return undefined
+  return epochs?.some(({ base }) => base) ? { clusterName, orgSlug, pgMajor, settings } : undefined
+}
+
+/** Adds to the problems what is wrong with them. An epoch without an own backup may depend on that of a parent. */
+async function readEpochs({ repository }: LiveContext, id: string, found: Descriptions): Promise<ReadEpoch[]> {
+  const { described, description, damaged, problems } = found
+  const pinned = new Set(description?.pinned)
+  const epochs: ReadEpoch[] = []
+  for (const descriptions of Map.groupBy(described, ({ epoch }) => epoch).values())
+    epochs.push(await readEpoch(repository, descriptions, pinned, damaged))
+  for (const each of description?.epochs ?? []) {
+    const { base, epoch } = each
+    if (!base || epochs.some((one) => one.epoch?.epoch === epoch)) continue
+    const read = await readBase(repository, id, { ...each, base })
+    if (typeof read === 'string') problems.push(read)
+    else epochs.push(read)
+  }
+  for (const { damage } of epochs)
+    if (damage) problems.push(`its write-ahead log is damaged: ${describeLogDamage(damage)}`)
+  return epochs
 }
 
 /** Chooses the installation the cluster was created with; if it was lost with the home, another one of the same major. */
-async function chooseToolchain({ hosting }: LiveContext, major: PostgresMajor, { settings }: BackupDescription) {
+async function chooseToolchain({ hosting }: LiveContext, major: PostgresMajor, { settings }: Facts) {
   const recorded = settings.toolchain as RecordedToolchain | undefined
   const bin = recorded?.bin ?? 'its installation'
   if (recorded?.major === major && hosting.isInstalled(recorded)) {
@@ -117,7 +191,7 @@ async function chooseToolchain({ hosting }: LiveContext, major: PostgresMajor, {
 }
 
 /** Uses the defaults of a new cluster for settings that the description lacks, because another version wrote it. */
-function settingsOf({ settings: platform }: LiveContext, { clusterName, settings }: BackupDescription) {
+function settingsOf({ settings: platform }: LiveContext, { clusterName, settings }: Facts) {
   const { plan, diskSizeGb, region, poolMode } = settings
   return {
     name: clusterNamePattern.test(clusterName) ? clusterName : generateClusterName(),

@@ -168,6 +168,7 @@ export interface RestoreView {
   verified_at: string | null
   /** Why a recovery changed nothing. */
   failure: string | null
+  loss: string | null
 }
 
 export const clusterNamePattern = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
@@ -232,6 +233,11 @@ const RestoreProgressView = Type.Object(
         'Every checksum of the backup was read and found right. Usually so before `ready`; of a copy that shares its blocks with a backup scrubbed within a day, soon after.',
     }),
     error: Type.Union([Type.String(), Type.Null()]),
+    loss: Type.Optional(
+      Type.String({
+        description: 'What an undelete with `accept_loss` could not restore, because the log is damaged.',
+      }),
+    ),
   },
   { title: 'RestoreProgress', description: 'The source and the progress of a restore.' },
 )

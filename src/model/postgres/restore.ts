@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { type Micros, parseTime } from '../time.ts'
-import type { WalPiece } from './wal.ts'
+import { type Lsn, parseLsn, type WalPiece } from './wal.ts'
 
 const Blank = (description: string) => Type.Optional(Type.Union([Type.String(), Type.Null()], { description }))
 
@@ -37,6 +37,11 @@ export interface ArchiveBase {
   at: string
   /** The position of the next record at that time. Clusters of earlier versions do not have it. */
   lsn?: string | undefined
+}
+
+/** The position from which the plan needs the log of the source itself, not of those that it was restored from. */
+export function ownStart({ backup, pieces }: RestorePlan): Lsn {
+  return parseLsn(pieces.length === 1 ? backup.startLsn : pieces.at(-2)!.end)
 }
 
 /** `<truncated source name>-restore-<yyyymmddhhmmss>`, with a number from the second attempt on. */

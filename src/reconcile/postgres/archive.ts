@@ -3,7 +3,9 @@ import type { ArchiveBase } from '../../model/postgres/restore.ts'
 import { dataSpec } from '../../model/postgres/spec.ts'
 import { formatLsn } from '../../model/postgres/wal.ts'
 import { type Archive, findCurrentArchive, listArchives, startEpoch } from '../../store/postgres/archive.ts'
+import { markUndescribed } from '../../store/postgres/cluster-describe.ts'
 import type { World } from '../step.ts'
+import { describeNow } from './describe.ts'
 
 /** Keeps the receiver of the cluster running. Starts the first epoch if there is none. */
 export async function ensureArchive(cluster: Cluster, world: World, base: ArchiveBase | null): Promise<Archive> {
@@ -55,7 +57,11 @@ export async function startNextEpoch(cluster: Cluster, world: World, base: Archi
     throw new Error(`replication slot ${slot} of cluster ${cluster.id} is missing`)
   const startLsn = formatLsn(made.restartLsn)
   const timeline = await readTimeline(cluster, world)
-  await world.db.transaction((tx) => startEpoch(tx, { clusterId: cluster.id, epoch, slot, timeline, startLsn, base }))
+  await world.db.transaction(async (tx) => {
+    await markUndescribed(tx, cluster.id)
+    await startEpoch(tx, { clusterId: cluster.id, epoch, slot, timeline, startLsn, base })
+  })
+  await describeNow(cluster, world)
   return (await findCurrentArchive(world.db, cluster.id))!
 }
 

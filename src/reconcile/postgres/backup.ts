@@ -18,6 +18,7 @@ import { findOrgSlug, isClusterBeingCreated, loadCluster } from '../../store/pos
 import { findLatest } from '../../store/postgres/stretch.ts'
 import { enqueue } from '../../store/work.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
+import { settingsOf } from './describe.ts'
 
 /** More concurrent backups would only slow each other down. */
 const maxRunning = 2
@@ -114,15 +115,7 @@ async function complete(backup: Backup, cluster: Cluster, world: World, facts: B
     epoch: backup.epoch!,
     pgMajor: cluster.pgMajor,
     ...facts,
-    settings: {
-      plan: cluster.plan,
-      diskSizeGb: cluster.diskSizeGb,
-      region: cluster.region,
-      postgisEnabled: cluster.postgisEnabled,
-      poolMode: cluster.poolMode,
-      synchronousArchive: cluster.synchronousArchive,
-      toolchain: cluster.toolchain,
-    },
+    settings: settingsOf(cluster),
   })
   return advance('completed', '', async (tx) => {
     await setBackupFacts(tx, backup.id, facts)

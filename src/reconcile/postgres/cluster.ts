@@ -5,7 +5,7 @@ import type { Cluster, clusterStates } from '../../model/postgres/cluster.ts'
 import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endArchives } from '../../store/postgres/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../store/postgres/cluster.ts'
-import { findRestore, releasePins } from '../../store/postgres/restore.ts'
+import { findRestore, releasePins, releaseUnneeded } from '../../store/postgres/restore.ts'
 import { deleteBackupRows, mustKeepDeleted } from '../../store/postgres/retention.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
@@ -14,6 +14,7 @@ import { startPooler, waitForEndpoints, waitForServer } from './endpoint.ts'
 import { keepHealthy } from './health.ts'
 import { setPasswords } from './password.ts'
 import { leaveTakenPorts, noFreePorts, pickPorts } from './port.ts'
+import { recordFinalEnd } from './record.ts'
 import { initializeRestored } from './restore.ts'
 
 /** With less free disk space, a new cluster would fail soon. */
@@ -83,12 +84,13 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     // A clean shutdown waits until all WAL is archived, so that an undelete loses nothing.
     if ((await postgres.inspect(cluster.id)).is === 'ready') await postgres.stop(cluster.id)
     await receiver.removeReceiver(cluster.id)
+    await recordFinalEnd(cluster, world)
     await postgres.remove(cluster.id)
     await hosting.removeLimits(cluster.id)
     return advance('gone', '', async (tx) => {
       await releaseCluster(tx, cluster.id)
       await endArchives(tx, cluster.id)
-      await releasePins(tx, cluster.id)
+      await releaseUnneeded(tx, cluster.id)
     })
   },
 
@@ -100,7 +102,10 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
       return wait(3600, 'keeping its backups')
     }
     await repository.removeCluster(cluster.id)
-    return advance('purged', '', (tx) => deleteBackupRows(tx, cluster.id))
+    return advance('purged', '', async (tx) => {
+      await deleteBackupRows(tx, cluster.id)
+      await releasePins(tx, cluster.id)
+    })
   },
 }
 

@@ -9,21 +9,16 @@ import type { ArchiveBase, RestorePlan } from '../../model/postgres/restore.ts'
 import { parseLsn } from '../../model/postgres/wal.ts'
 import { findCurrentArchive } from '../../store/postgres/archive.ts'
 import { recordDamage } from '../../store/postgres/damage.ts'
-import {
-  findHoleAfter,
-  restartRecovery,
-  setRecoveryPlan,
-  setRecoveryRefused,
-  setSwapped,
-} from '../../store/postgres/recover.ts'
+import { restartRecovery, setRecoveryPlan, setRecoveryRefused, setSwapped } from '../../store/postgres/recover.ts'
 import type { Restore } from '../../store/postgres/restore.ts'
 import { hasWindow } from '../../store/postgres/stretch.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive, startNextEpoch } from './archive.ts'
 import { handleFailure } from './damage.ts'
+import type { ResolvedPlan } from './log-end.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
 
-type FindPlan = (restore: Restore, world: World) => Promise<RestorePlan | WalFileError | string>
+type FindPlan = (restore: Restore, world: World) => Promise<ResolvedPlan>
 
 /** Stops the cluster, chooses what to restore, and moves the data directory aside. Undefined once that is done. */
 export async function prepareRecovery(cluster: Cluster, restore: Restore, world: World, findPlan: FindPlan) {
@@ -57,24 +52,13 @@ async function choosePlan(cluster: Cluster, restore: Restore, world: World, find
   if (!(await hasWindow(world.db, cluster.id))) return refuse(cluster, 'there is no intact backup with its WAL')
   const found = await findPlan(restore, world)
   if (typeof found === 'string') return wait(0.2, found)
-  if (found instanceof WalFileError) {
-    return restore.acceptLoss ? wait(0, `${found.message}; choosing another plan`) : refuse(cluster, found.message)
-  }
-  const plan = await cutAtHole(found, world)
-  if (plan !== found && !restore.acceptLoss) return refuse(cluster, 'its archive is damaged before its end')
+  if ('failure' in found) return refuse(cluster, found.failure)
+  const plan = 'loss' in found ? found.plan : found
   const problem = await findPlanProblem(plan, world)
   if (problem === undefined) return wait(0, 'resolved', (tx) => setRecoveryPlan(tx, cluster.id, plan))
   // Another plan may avoid a damaged backup. Damaged WAL leaves the part before it.
   if (problem.isBackup || restore.acceptLoss) return wait(0, `${problem.reason}; choosing another plan`)
   return refuse(cluster, problem.reason)
-}
-
-/** Ends the plan at the first recorded hole, which the last samples of the source do not show. */
-async function cutAtHole(plan: RestorePlan, { db }: World): Promise<RestorePlan> {
-  const own = plan.pieces.at(-1)!
-  const hole = await findHoleAfter(db, own.clusterId, own.epoch, plan.backup.stopLsn)
-  if (!hole || parseLsn(hole.fromLsn) >= parseLsn(own.end)) return plan
-  return { ...plan, pieces: [...plan.pieces.slice(0, -1), { ...own, end: hole.fromLsn }] }
 }
 
 /** Records the first damage that is visible without a copy. */

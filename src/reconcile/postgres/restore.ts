@@ -13,6 +13,7 @@ import {
   findUnverifiedPlan,
   type Restore,
   setRestoreDone,
+  setRestoreLoss,
   setRestorePlan,
   setRestoreProgress,
   setRestoreVerified,
@@ -23,6 +24,7 @@ import { advance, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
 import { handleFailure, recordUnreadable } from './damage.ts'
 import { startPooler, waitForEndpoints } from './endpoint.ts'
+import { findLogEnd, type PlanWithLoss, type ResolvedPlan } from './log-end.ts'
 import { renewPasswords } from './password.ts'
 import { ensureRecoveredArchive, handleRecoveryFailure, prepareRecovery } from './recover.ts'
 
@@ -37,7 +39,8 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   }
   const plan = await resolvePlan(restore, world)
   if (typeof plan === 'string') return wait(0.2, plan)
-  if (plan instanceof WalFileError) return advance('failed', plan.message)
+  if ('failure' in plan) return advance('failed', plan.failure)
+  if ('loss' in plan) return resolveWithLoss(cluster, plan)
   if (plan !== restore.plan) return wait(0, 'resolved', (tx) => setRestorePlan(tx, cluster.id, plan))
   const spec: RestoreSpec = { ...dataSpec(cluster), ...plan }
   return (
@@ -47,8 +50,15 @@ export async function initializeRestored(cluster: Cluster, restore: Restore, wor
   )
 }
 
+function resolveWithLoss(cluster: Cluster, { loss, plan }: PlanWithLoss) {
+  return wait(0, `resolved; ${loss}`, async (tx) => {
+    await setRestorePlan(tx, cluster.id, plan)
+    await setRestoreLoss(tx, cluster.id, loss)
+  })
+}
+
 /** Determines the position at which the restored WAL ends. It is recorded, so that a repetition restores the same state. */
-async function resolvePlan(restore: Restore, world: World): Promise<RestorePlan | WalFileError | string> {
+async function resolvePlan(restore: Restore, world: World): Promise<ResolvedPlan> {
   const { plan } = restore
   if (!plan) return planForNow(restore, world)
   return plan.search ? endAtTime(plan, plan.search, world) : plan
@@ -60,7 +70,7 @@ async function endAtTime(plan: RestorePlan, search: NonNullable<RestorePlan['sea
   const cut = await recordUnreadable(own, world, () =>
     world.repository.findCut(own.clusterId, own.epoch, own.timeline, BigInt(search.time), range),
   )
-  if (cut instanceof WalFileError) return cut
+  if (cut instanceof WalFileError) return { failure: cut.message }
   const { search: _, ...rest } = plan
   return endAt(rest, formatLsn(cut))
 }
@@ -70,23 +80,25 @@ function endAt(plan: RestorePlan, end: string): RestorePlan {
 }
 
 /** For a restore without a target: everything that the source has written up to now. */
-async function planForNow({ sourceClusterId }: Restore, world: World): Promise<RestorePlan | WalFileError | string> {
+async function planForNow({ sourceClusterId, acceptLoss }: Restore, world: World): Promise<ResolvedPlan> {
   const source = await loadCluster(world.db, sourceClusterId)
   const run = await findRestorableRun(world.db, sourceClusterId)
   if (!source || !run) throw new Error('the source has no recovery window any more')
   const plan = await planForPosition(world.db, source.id, run)
   const own = plan.pieces.at(-1)!
-  const end = await recordUnreadable(own, world, () => findEnd(source, own, run.latestLsn, world))
-  if (end instanceof WalFileError) return end
-  return end === undefined ? 'waiting for the archive of the source' : endAt(plan, end)
+  if (source.state === 'ready') {
+    const end = await findEnd(source, own, world)
+    return end === undefined ? 'waiting for the archive of the source' : endAt(plan, end)
+  }
+  // The receiver may have written more WAL after the last sample.
+  const found = await recordUnreadable(own, world, () => findLogEnd(plan, run, acceptLoss, world))
+  if (found instanceof WalFileError) return acceptLoss ? `${found.message}; planning again` : { failure: found.message }
+  if ('failure' in found) return found
+  const ended = endAt(plan, found.end)
+  return found.loss === null ? ended : { plan: ended, loss: found.loss }
 }
 
-async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], latest: string, world: World) {
-  if (source.state !== 'ready') {
-    // The receiver may have written more WAL after the last sample.
-    const tail = await world.repository.archiveTail(own.clusterId, own.epoch, own.timeline, parseLsn(latest))
-    return tail === undefined || tail.end < parseLsn(latest) ? latest : formatLsn(tail.end)
-  }
+async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], world: World) {
   const [now] = await world.postgres.query<{ lsn: string }>(
     source.id,
     'postgres',
@@ -151,20 +163,18 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
     return advance('ready', '', save)
   }
   await postgres.ensureGrants(cluster.id)
+  const isRecovery = restore.purpose === 'recover'
+  if (!isRecovery) await renewPasswords(cluster, world)
   const base = await baseOf(cluster, spec, seen.endLsn, world)
-  if (restore.purpose === 'recover') {
-    await ensureRecoveredArchive(cluster, restore, base, world)
-  } else {
-    await renewPasswords(cluster, world)
-    await ensureArchive(cluster, world, base)
-  }
+  if (isRecovery) await ensureRecoveredArchive(cluster, restore, base, world)
+  else await ensureArchive(cluster, world, base)
   await postgres.ensureRunning(cluster.id, clusterSpec(cluster, hosting))
   await startPooler(cluster, world)
   const unreachable = await waitForEndpoints(cluster, world)
   if (unreachable && !isCausedByOwner(unreachable, restore)) return wait(1, describeError(unreachable))
-  const note =
-    restore.purpose === 'recover' ? `recovered up to ${seen.endLsn}` : `restored from ${restore.sourceClusterId}`
-  return advance('ready', note, save)
+  const origin = isRecovery ? `recovered up to ${seen.endLsn}` : `restored from ${restore.sourceClusterId}`
+  const loss = restore.loss === null ? '' : `, with a loss: ${restore.loss}`
+  return advance('ready', `${origin}${loss}`, save)
 }
 
 /**

@@ -24,6 +24,7 @@ import {
   type Observation,
   restartClock,
 } from './clock.ts'
+import { type Archived, type ArchiveRecorder, archiveRecorder } from './record.ts'
 
 export interface Sampler {
   stop(): Promise<void>
@@ -47,13 +48,14 @@ type Watches = Map<string, Watch>
 
 export function startSampler(world: World, lockConfig: Parameters<typeof holdLock>[0]): Sampler {
   const known: Watches = new Map()
+  const recorder = archiveRecorder(world)
   const lock = holdLock(lockConfig, 'sampler')
   let stopped = false
   let timer: NodeJS.Timeout | undefined
   let running: Promise<void> = Promise.resolve()
 
   function tick(): void {
-    running = (lock.held() ? sampleAll(world, known) : Promise.resolve())
+    running = (lock.held() ? sampleAll(world, known, recorder) : Promise.resolve())
       .catch(() => {}) // a database is unavailable: the windows stay as they are
       .then(() => {
         if (!stopped) timer = setTimeout(tick, intervalMs)
@@ -65,23 +67,34 @@ export function startSampler(world: World, lockConfig: Parameters<typeof holdLoc
       stopped = true
       clearTimeout(timer)
       await running
+      await recorder.settled()
       await lock.close()
     },
   }
 }
 
-async function sampleAll(world: World, known: Watches): Promise<void> {
+async function sampleAll(world: World, known: Watches, recorder: ArchiveRecorder): Promise<void> {
   const clusters = await listClustersToSample(world.db)
-  const found = await Promise.all(clusters.map((cluster) => sampleOne(world, known, cluster).catch(() => undefined)))
+  const archived: Archived[] = []
+  const sample = (cluster: ClusterToSample) => sampleOne(world, known, cluster, archived).catch(() => undefined)
+  const found = await Promise.all(clusters.map(sample))
+  recorder.note(archived)
   const samples = found.filter((sample) => sample !== undefined)
   if (samples.length > 0) await recordSamples(world.db, samples)
   const current = new Set(clusters.map(({ stretchId }) => stretchId))
   for (const key of known.keys()) if (!current.has(key)) known.delete(key)
 }
 
-async function sampleOne(world: World, known: Watches, cluster: ClusterToSample): Promise<Sample | undefined> {
+async function sampleOne(
+  world: World,
+  known: Watches,
+  cluster: ClusterToSample,
+  archived: Archived[],
+): Promise<Sample | undefined> {
   const seen = await observe(world, cluster)
   if (!seen) return undefined
+  const { id, epoch, timeline } = cluster
+  archived.push({ id, epoch, timeline, lsn: seen.archivedLsn, at: seen.at })
   const watch = known.get(cluster.stretchId) ?? { clock: newClock, offset: 0n, isReading: false }
   known.set(cluster.stretchId, watch)
   if (watch.isReading) return undefined

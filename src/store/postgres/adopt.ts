@@ -1,9 +1,11 @@
 // Imports clusters that exist in the repository but not in the state database.
 import type { RecordedToolchain } from '../../model/postgres/cluster.ts'
+import type { ArchiveBase } from '../../model/postgres/restore.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 import { enqueue } from '../work.ts'
 import type { NewCluster } from './cluster.ts'
+import { insertPins, pinsOf } from './restore.ts'
 
 export interface AdoptedCluster extends NewCluster {
   toolchain: RecordedToolchain
@@ -34,6 +36,8 @@ export interface AdoptedEpoch {
   startedAt: string
   latestAt: Micros
   latestLsn: string
+  /** What the epoch depends on, if it has no backup of its own. */
+  base?: ArchiveBase | undefined
 }
 
 export async function listKnownClusters(db: Query, ids: string[]): Promise<Set<string>> {
@@ -102,10 +106,11 @@ export async function insertAdoptedBackup(tx: Tx, clusterId: string, backup: Ado
 export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: AdoptedEpoch): Promise<void> {
   await tx.query(
     `with added as (
-       insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at)
-       values ($1, $2, $3, $4, $5, $6, now()) returning cluster_id, epoch, start_lsn)
-     insert into stretch (cluster_id, epoch, from_lsn, begun_at, latest_at, latest_lsn, ended)
-     select cluster_id, epoch, start_lsn, $6, timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8, true from added`,
+       insert into archive (cluster_id, epoch, slot, timeline, start_lsn, started_at, ended_at, base)
+       values ($1, $2, $3, $4, $5, $6, now(), $9) returning cluster_id, epoch, start_lsn, base)
+     insert into stretch (cluster_id, epoch, from_lsn, from_at, begun_at, latest_at, latest_lsn, ended)
+     select cluster_id, epoch, coalesce((base ->> 'lsn')::pg_lsn, start_lsn), (base ->> 'at')::timestamptz, $6,
+       timestamptz 'epoch' + $7::bigint * interval '1 microsecond', $8, true from added`,
     [
       clusterId,
       epoch.epoch,
@@ -115,6 +120,8 @@ export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: Adopt
       epoch.startedAt,
       epoch.latestAt.toString(),
       epoch.latestLsn,
+      epoch.base ? JSON.stringify(epoch.base) : null,
     ],
   )
+  if (epoch.base) await insertPins(tx, clusterId, pinsOf(epoch.base))
 }

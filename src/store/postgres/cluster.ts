@@ -49,7 +49,7 @@ const extras = `array(
     order by id desc limit 1) end as failure,
   (select json_build_object('source_cluster_id', source_cluster_id, 'backup_id', backup_id, 'pitr_time', pitr_time,
      'phase', phase, 'bytes_done', bytes_done, 'bytes_total', bytes_total, 'replayed_until', replayed_until,
-     'verified_at', verified_at, 'failure', failure) from restore where restore.cluster_id = cluster.id) as restore,
+     'verified_at', verified_at, 'failure', failure, 'loss', loss) from restore where restore.cluster_id = cluster.id) as restore,
   (select json_build_object('at', finished_at, 'target', target, 'seconds', seconds, 'result', result, 'answer', answer)
    from drill where drill.cluster_id = cluster.id and drill.state = 'done'
    order by finished_at desc limit 1) as "lastDrill"`

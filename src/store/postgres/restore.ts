@@ -16,8 +16,10 @@ export interface Restore {
   replayedUntil: Micros | null
   verifiedAt: Micros | null
   purpose: 'restore' | 'fork' | 'undelete' | 'drill' | 'recover'
-  /** Of a recovery: whether it may end before damaged WAL. */
+  /** Whether what is intact may be restored if the log is damaged. */
   acceptLoss: boolean
+  /** What was lost, if the restore was planned with less than the source had. */
+  loss: string | null
   /** Of a recovery: where the data directory is moved to; null if it is what an earlier attempt left. */
   aside: string | null
   swapped: boolean
@@ -27,7 +29,7 @@ export interface Restore {
 const columns = `cluster_id as "clusterId", source_cluster_id as "sourceClusterId", backup_id as "backupId",
   pitr_time as "pitrTime", plan, phase, bytes_done as "bytesDone", bytes_total as "bytesTotal",
   replayed_until as "replayedUntil", verified_at as "verifiedAt", purpose,
-  accept_loss as "acceptLoss", aside, swapped, new_epoch as "newEpoch"`
+  accept_loss as "acceptLoss", loss, aside, swapped, new_epoch as "newEpoch"`
 
 export interface NewRestore {
   clusterId: string
@@ -36,12 +38,13 @@ export interface NewRestore {
   pitrTime: Micros | null
   plan: RestorePlan | null
   purpose: Restore['purpose']
+  acceptLoss?: boolean
 }
 
 export async function insertRestore(tx: Tx, restore: NewRestore): Promise<void> {
   await tx.query(
-    `insert into restore (cluster_id, source_cluster_id, backup_id, pitr_time, plan, purpose)
-     values ($1, $2, $3, timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5, $6)`,
+    `insert into restore (cluster_id, source_cluster_id, backup_id, pitr_time, plan, purpose, accept_loss)
+     values ($1, $2, $3, timestamptz 'epoch' + $4::bigint * interval '1 microsecond', $5, $6, $7)`,
     [
       restore.clusterId,
       restore.sourceClusterId,
@@ -49,6 +52,7 @@ export async function insertRestore(tx: Tx, restore: NewRestore): Promise<void> 
       restore.pitrTime === null ? null : restore.pitrTime.toString(),
       restore.plan === null ? null : JSON.stringify(restore.plan),
       restore.purpose,
+      restore.acceptLoss ?? false,
     ],
   )
 }
@@ -64,6 +68,10 @@ export async function findRestore(db: Query, clusterId: string): Promise<Restore
 
 export async function setRestorePlan(tx: Tx, clusterId: string, plan: RestorePlan): Promise<void> {
   await tx.query('update restore set plan = $2 where cluster_id = $1', [clusterId, JSON.stringify(plan)])
+}
+
+export async function setRestoreLoss(tx: Tx, clusterId: string, loss: string): Promise<void> {
+  await tx.query('update restore set loss = $2 where cluster_id = $1', [clusterId, loss])
 }
 
 export interface RestoreProgress {
@@ -114,7 +122,7 @@ export interface Pin {
 }
 
 /** The pins that protect a plan's backup and WAL from retention. */
-export function pinsOf(plan: RestorePlan): Pin[] {
+export function pinsOf(plan: Pick<RestorePlan, 'backup' | 'pieces'>): Pin[] {
   const { backup, pieces } = plan
   return pieces.map(({ clusterId, epoch }, index) => ({
     clusterId,
@@ -180,10 +188,13 @@ export async function releaseBase(tx: Tx, clusterId: string): Promise<void> {
   await releaseUnneeded(tx, clusterId)
 }
 
-async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
+/** Keeps the pins of a cluster that depends on its parent, also if it is deleted and can be undeleted. */
+export async function releaseUnneeded(tx: Tx, clusterId: string): Promise<void> {
   const { rows } = await tx.query(
     `select 1 from archive where cluster_id = $1 and base is not null
-     union all select 1 from restore where cluster_id = $1 and verified_at is null and failure is null`,
+     union all
+     select 1 from restore join cluster on cluster.id = restore.cluster_id
+     where cluster_id = $1 and verified_at is null and failure is null and state not in ('deleting', 'deleted')`,
     [clusterId],
   )
   if (rows.length === 0) await releasePins(tx, clusterId)

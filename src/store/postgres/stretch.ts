@@ -159,7 +159,8 @@ export interface RecoveryWindow extends Window {
 /** The stretches of the cluster $1 with the position after the last missing WAL before each stretch. */
 export const stretches = `(
   select *, coalesce(max(from_lsn) filter (where after_hole)
-    over (partition by cluster_id, epoch order by from_lsn, id), '0/0') as run_lsn
+    over (partition by cluster_id, epoch order by from_lsn, id), '0/0') as run_lsn,
+    max(latest_lsn) over (partition by cluster_id, epoch order by from_lsn, id) as reached_lsn
   from stretch where cluster_id = $1) stretch`
 
 /** In the order of the WAL. */
@@ -194,6 +195,8 @@ export interface Run {
   epoch: number
   timeline: number
   runLsn: string
+  /** The newest sample in it. */
+  latest: Micros
   latestLsn: string
   base: ArchiveBase | null
 }
@@ -206,7 +209,7 @@ export async function findRun(
 ): Promise<Run | undefined> {
   const { rows } = await db.query<Run>(
     `select epoch, timeline, run_lsn::text as "runLsn", case when run_lsn = '0/0' then base end as base,
-       greatest(latest_lsn, from_lsn)::text as "latestLsn"
+       coalesce(reached_lsn, from_lsn)::text as "latestLsn", coalesce(latest_at, from_at, begun_at) as latest
      from ${stretches} join archive using (cluster_id, epoch)
      where $2::int is null or (epoch = $2 and (from_lsn <= $3::pg_lsn or run_lsn = '0/0'))
      order by epoch desc, from_lsn desc, stretch.id desc limit 1`,

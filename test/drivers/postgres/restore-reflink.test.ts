@@ -9,6 +9,7 @@ import type { TestCluster } from '../../support/cluster.ts'
 import {
   type Backup,
   commit,
+  copyInRepository,
   cut,
   numbers,
   openRestoreBench,
@@ -63,7 +64,7 @@ describe.runIf(filesystem)('A copy that shares its blocks with a trusted backup'
   /** Copies the source's backup under another name and changes it by a command. */
   function damagedBackup(damage: (data: string) => void): Backup {
     const id = newId()
-    spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${id}`])
+    copyInRepository(bench, source.id, id)
     damage(`${bench.root}/${id}/backups/first/data`)
     return { ...backup, clusterId: id }
   }

@@ -14,6 +14,7 @@ import { ask, type TestCluster, untilReady } from '../../support/cluster.ts'
 import {
   type Backup,
   commit,
+  copyInRepository,
   cut,
   endAt,
   epoch,
@@ -79,7 +80,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   function copyOfSource(): { id: string; path: string; change: Partial<RestoreSpec> } {
     const id = newId()
     const path = `${bench.root}/${id}`
-    spawnSync('cp', ['-a', `${bench.root}/${source.id}`, path])
+    copyInRepository(bench, source.id, id)
     return { id, path, change: { backup: { ...backup, clusterId: id }, pieces: [ownPiece(id, end)] } }
   }
 
@@ -366,7 +367,7 @@ describe('A copy', () => {
   test('that is killed is repeated, and its removal leaves nothing behind', async () => {
     const target = await bench.newTarget(source)
     const from = newId()
-    spawnSync('cp', ['-a', `${bench.root}/${source.id}`, `${bench.root}/${from}`])
+    copyInRepository(bench, source.id, from)
     const big = `${bench.root}/${from}/backups/first/data/big`
     spawnSync('sh', ['-c', 'head -c 1000000000 /dev/zero > "$1"', 'fill', big])
     await bench.restores.startCopy(target.id, specFor(target, from))

@@ -53,8 +53,8 @@ async function pinBackup(): Promise<void> {
   const { body } = await lost.call('GET', `/v1/postgres/${id}/backups`)
   const label = body.data[0].id
   expect((await lost.call('PATCH', `/v1/postgres/${id}/backups/${label}`, { pinned: true })).status).toBe(200)
-  const told = { drillQuery, pinned: [label] }
-  await until(() => isDeepStrictEqual(JSON.parse(readFileSync(`${repository}/${id}/cluster.json`, 'utf8')), told))
+  const told = () => JSON.parse(readFileSync(`${repository}/${id}/cluster.json`, 'utf8'))
+  await until(() => told().drillQuery === drillQuery && isDeepStrictEqual(told().pinned, [label]))
 }
 
 function platformFiles(): string[] {
@@ -87,7 +87,14 @@ test('a platform that lost everything but its repository lists no clusters', asy
 test('adoption recreates the records from the repository', async () => {
   const { stdout } = await fresh.cli('postgres', 'adopt', '--json')
   expect(JSON.parse(stdout)).toEqual({
-    data: { adopted: [{ id, name: 'shop', backups: 1, windows: 1 }], known: 0, unusable: [] },
+    data: {
+      status: 'done',
+      total: 1,
+      done: 1,
+      adopted: [{ id, name: 'shop', backups: 1, windows: 1 }],
+      known: 0,
+      unusable: [],
+    },
   })
   const list = await fresh.call('GET', '/v1/postgres?org_slug=acme&include_deleted=true')
   expect(list.body.data).toMatchObject([{ id, name: 'shop', status: 'deleted', region: 'fra' }])

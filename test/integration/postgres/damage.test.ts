@@ -27,7 +27,9 @@ beforeEach(async () => {
      from generate_series(1, 11) n, stretch where cluster_id = $1`,
     [source],
   )
-  await platform.sql(`update stretch set from_lsn = '0/1000000', latest_at = '2026-11-01T12:00:00Z', latest_lsn = '0/2C00000'`)
+  await platform.sql(
+    `update stretch set from_lsn = '0/1000000', latest_at = '2026-11-01T12:00:00Z', latest_lsn = '0/2C00000'`,
+  )
   await platform.sql('update cluster set retention_at = now()')
 })
 
@@ -174,7 +176,10 @@ describe('a hole in the archive', () => {
     const { body } = await platform.call('POST', `/v1/postgres/${source}/undelete`, { body: {} })
     await untilFailed(body.data.id)
     fake.recoverySeen = undefined
-    const [archive] = await platform.sql('select latest_lsn::text as lsn from stretch where cluster_id = $1 order by from_lsn', [source])
+    const [archive] = await platform.sql(
+      'select latest_lsn::text as lsn from stretch where cluster_id = $1 order by from_lsn',
+      [source],
+    )
     expect(archive.lsn).toBe('0/2600000')
     expect(await platform.sql(`select 1 from backup where label > $1`, [label])).toEqual([])
   })

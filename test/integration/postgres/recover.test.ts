@@ -25,9 +25,10 @@ async function createReady(name: string): Promise<string> {
 
 /** What the sampler would record. */
 const openWindow = (cluster: string) =>
-  platform.sql(`update stretch set from_lsn = '0/1000000', latest_at = now(), latest_lsn = '0/2F00000' where cluster_id = $1 and not ended`, [
-    cluster,
-  ])
+  platform.sql(
+    `update stretch set from_lsn = '0/1000000', latest_at = now(), latest_lsn = '0/2F00000' where cluster_id = $1 and not ended`,
+    [cluster],
+  )
 const completed = (cluster: string) =>
   platform.sql(`select * from backup where cluster_id = $1 and state = 'completed' order by label`, [cluster])
 
@@ -193,8 +194,11 @@ describe('a damaged archive', () => {
 
   test('whose last segment cannot be read changes nothing, and the accepted loss recovers what precedes it', async () => {
     fake.tailProblem = new WalFileError('damaged', '000000010000000000000003', 'it cannot be read: EIO')
-    await platform.sql(`insert into sample (stretch_id, at, lsn, begin_lsn)
-       select id, now(), '0/2F00000', '0/2F00000' from stretch where cluster_id = $1 and not ended`, [id])
+    await platform.sql(
+      `insert into sample (stretch_id, at, lsn, begin_lsn)
+       select id, now(), '0/2F00000', '0/2F00000' from stretch where cluster_id = $1 and not ended`,
+      [id],
+    )
     await recover()
     await untilSettled()
     expect(await show()).toMatchObject({
@@ -213,8 +217,11 @@ describe('a damaged archive', () => {
     const hole = { timeline: 1, fromLsn: '0/2F10000', toLsn: '0/3000000', kind: 'damaged', reason } as const
     fake.archiveTail = { end: 0x2f80000n, newestCommit: undefined }
     fake.recoverySeen = { is: 'failed', reason, hole }
-    await platform.sql(`insert into sample (stretch_id, at, lsn, begin_lsn)
-       select id, now(), '0/2F00000', '0/2F00000' from stretch where cluster_id = $1 and not ended`, [id])
+    await platform.sql(
+      `insert into sample (stretch_id, at, lsn, begin_lsn)
+       select id, now(), '0/2F00000', '0/2F00000' from stretch where cluster_id = $1 and not ended`,
+      [id],
+    )
     await recover()
     await untilSettled()
     expect(await show()).toMatchObject({
@@ -236,8 +243,11 @@ describe('a damaged archive', () => {
     const hole = { timeline: 1, fromLsn: '0/2F10000', toLsn: '0/3000000', kind: 'damaged', reason } as const
     fake.archiveTail = { end: 0x2f80000n, newestCommit: undefined }
     fake.recoverySeen = { is: 'failed', reason, hole }
-    await platform.sql(`insert into sample (stretch_id, at, lsn, begin_lsn)
-       select id, now(), '0/2F00000', '0/2F00000' from stretch where cluster_id = $1 and not ended`, [id])
+    await platform.sql(
+      `insert into sample (stretch_id, at, lsn, begin_lsn)
+       select id, now(), '0/2F00000', '0/2F00000' from stretch where cluster_id = $1 and not ended`,
+      [id],
+    )
     await recover({ accept_loss: true })
     await until(async () => (await platform.sql('select 1 from damage')).length === 1)
     fake.recoverySeen = undefined

@@ -24,9 +24,12 @@ export class FakePostgres extends FakeCalls {
   /** The cluster descriptions in the repository. */
   readonly descriptions = new Map<string, ClusterDescription>()
   describeProblem: string | undefined
+  readonly unreadableDescriptions = new Set<string>()
+  /** Damage of backups that were exchanged, by label. */
+  readonly foreignBackups = new Map<string, string>()
   /** The backups that can be adopted, and the end of the WAL after them. */
   readonly described: BackupDescription[] = []
-  archiveTail: WalTail | undefined
+  archiveTail: WalTail | undefined = { end: 0x3000000n, newestCommit: undefined }
   receiverProblem = false
   readonly receiverLog = [
     '2026-11-15 15:37:38.5  pg_receivewal: error: could not write 4 bytes to file "7.partial": No space left on device',
@@ -190,6 +193,7 @@ export class FakePostgres extends FakeCalls {
         if (cluster) cluster.process = { is: 'stopped', log: [] }
         return this.called(undefined)
       },
+      findCheckpoint: () => this.called(undefined),
       remove: (id) => {
         this.clusters.delete(id)
         return this.called(undefined)
@@ -272,14 +276,26 @@ export class FakePostgres extends FakeCalls {
         return this.called(this.cut ?? to)
       },
       findStepBack: () => this.called(this.hasStepBack ? { lsn: 1n, newest: 1n } : undefined),
-      findDescription: (id: string) => this.called(this.descriptions.get(id)),
+      recordEnd: () => this.called(undefined),
+      sealSegments: () => this.called(0),
+      findAlteredSegment: () => this.called(undefined),
+      findRecordedEnd: () => this.called(undefined),
+      findForeignBackup: (_id: string, label: string) => this.called(this.foreignBackups.get(label)),
+      listUnusableBackups: () => this.called([]),
+      findBackup: (id: string, label: string) =>
+        this.called(this.described.find((each) => each.clusterId === id && each.label === label)),
+      findDescription: (id: string) => {
+        if (this.unreadableDescriptions.has(id)) return Promise.reject(new Error('its description is not readable'))
+        return this.called(this.descriptions.get(id))
+      },
       listBackups: (id: string) => this.called(this.described.filter(({ clusterId }) => clusterId === id)),
       describeCluster: (id: string, description: ClusterDescription) => {
         if (this.describeProblem) throw new Error(this.describeProblem)
         this.descriptions.set(id, description)
         return this.called(undefined)
       },
-      listClusters: () => this.called([...new Set(this.described.map(({ clusterId }) => clusterId))]),
+      listClusters: () =>
+        this.called([...new Set([...this.described.map(({ clusterId }) => clusterId), ...this.descriptions.keys()])]),
       removeCluster: (id: string) => {
         for (const key of this.kept) if (key.startsWith(`${id}/`)) this.kept.delete(key)
         this.descriptions.delete(id)

@@ -76,8 +76,8 @@ export function writeLog(base: bigint, records: LogRecord[]): WrittenLog {
   }
 }
 
-export function fillerRecord(bytes: number): LogRecord {
-  return { rmid: 10, info: 0, data: Buffer.alloc(bytes, 7) }
+export function fillerRecord(bytes: number, fill = 7): LogRecord {
+  return { rmid: 10, info: 0, data: Buffer.alloc(bytes, fill) }
 }
 
 export function commitRecord(micros: bigint): LogRecord {

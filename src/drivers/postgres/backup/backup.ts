@@ -198,7 +198,8 @@ function readStaged(directory: string, file: string, maxBytes: number): string {
 async function startScrub({ home, jobs, repository }: BackupParts, id: string, label: string, toolchain: Toolchain) {
   const tools = await ensureTools(toolchain)
   const data = repository.backupData(id, label)
-  const command = scriptCommand('postgres/backup/scrub.sh', data, tools)
+  const damage = await repository.findForeignBackup(id, label)
+  const command = scriptCommand('postgres/backup/scrub.sh', data, tools, damage ?? '')
   await jobs.ensureJob(clusterPaths(home, id).scrubJob, {
     command: await confineJob(home, command, {
       user: readerUser(home),

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Verifies the checksums of a backup as it is on disk.
-# Usage: scrub.sh <data directory of the backup> <directory of the client programs>
+# Usage: scrub.sh <data directory of the backup> <directory of the client programs> <damage that is known already, or empty>
 # Exit codes: 10 the backup is gone, 20 it differs from its checksums.
 cd "$1" || exit 10
+[ -z "$3" ] || { echo "$3"; exit 20; }
 # A link would be followed, and a pipe would block.
 odd=$(find . ! -type f ! -type d -print -quit)
 [ -z "$odd" ] || { echo "pg_verifybackup: error: \"${odd#./}\" is not a file"; exit 20; }

@@ -2,7 +2,8 @@
 # Copies a backup into a data directory that is ready for recovery, and verifies the checksums of the backup.
 # Usage: copy.sh copy|verify <directory> <data of the backup> <label> <plan> <settings> <pg_verifybackup> <trust option>
 #   <bytes of a WAL segment>
-# The plan is a file: the size of the copy on the first line, then `<bytes> <name in pg_wal> <path>` for each WAL file.
+# The plan is a file: the size of the copy on the first line, then a line for each WAL file:
+# `<bytes> <name in pg_wal> <number of bytes with a recorded digest> <SHA-256 digest of these bytes> <path>`.
 # The settings are the text of postgresql.auto.conf. The trust option is --skip-checksums for a backup whose checksums may
 # be verified after a reflink copy, and otherwise empty.
 # Exit code 3: the backup is damaged. Exit code 4: a WAL file is; the line before the last one is `wal damaged <name>`.
@@ -81,9 +82,25 @@ fail_wal() {
   exit $wal_damaged
 }
 
+# Compares the WAL with its recorded digests. Sets `complaint` on failure.
+verify_wal() {
+  {
+    read -r _
+    while read -r _ name bytes digest path; do
+      [ "$bytes" -gt 0 ] || continue
+      found=$(wal_bytes "$bytes" "$path" | sha256sum)
+      [ "${found%% *}" = "$digest" ] && continue
+      cluster=${path%/archive/*}
+      complaint="wal damaged $name
+the write-ahead log is damaged: $name of cluster ${cluster##*/} was changed or belongs to another cluster"
+      return $wal_damaged
+    done
+  } < "$plan"
+}
+
 copy_wal() {
   read -r _
-  while read -r bytes name path; do
+  while read -r bytes name _ _ path; do
     case $name in
       *.history) wal_bytes "$bytes" "$path" ;;
       # Padded with zeros instead of a hole: PostgreSQL recycles the file, and filling a hole later could fail.
@@ -125,6 +142,10 @@ make_copy() {
   # In parallel to the copy, so that the disk is read once for both.
   verify ${trusted:+"$trusted"}
   verified=$?
+  if [ $verified = 0 ]; then
+    verify_wal
+    verified=$?
+  fi
   wait $filling
   filled=$?
   # The reason may be a file that cannot be read, which only a complete verification tells.

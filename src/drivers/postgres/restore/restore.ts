@@ -38,7 +38,7 @@ import { manifestBytes, planBytes, renderPlan } from './wal.ts'
 
 export interface RestoreParts extends RecoveryParts {
   jobs: JobDriver
-  repository: Pick<Repository, 'backupData' | 'findMissingBackup' | 'planWal'>
+  repository: Pick<Repository, 'backupData' | 'findForeignBackup' | 'findMissingBackup' | 'planWal'>
 }
 
 export function restoreDriver(parts: RestoreParts): RestoreDriver {
@@ -127,10 +127,12 @@ function wasInterrupted({ exitCode = 0 }: EndedJob): boolean {
 
 async function prepareCopy(parts: RestoreParts, paths: ClusterPaths, spec: RestoreSpec): Promise<string[]> {
   const options = copyOptions(parts, paths, spec)
+  const { clusterId, label } = spec.backup
   try {
-    const { clusterId, label } = spec.backup
-    const missing = await parts.repository.findMissingBackup(clusterId, label)
-    if (missing !== undefined) return refusalCommand(damagedExitCode, `backup ${label} is damaged: ${missing}`)
+    const damage =
+      (await parts.repository.findMissingBackup(clusterId, label)) ??
+      (await parts.repository.findForeignBackup(clusterId, label))
+    if (damage !== undefined) return refusalCommand(damagedExitCode, `backup ${label} is damaged: ${damage}`)
     const wal = await parts.repository.planWal(spec.pieces, parseLsn(spec.backup.startLsn))
     const manifest = readUntrustedFile(options.backup, 'backup_manifest', maxManifestBytes)?.toString() ?? ''
     await ensureClusterDirectory(parts.home, paths)

@@ -55,6 +55,6 @@ test('counts the bytes of the copy', () => {
   const bytes = manifestBytes('{ "Path": "a", "Size": 100, … }, { "Path": "b", "Size": 23 }')
   expect(bytes).toBe(123)
   const plan = renderPlan([{ path: '/r/with space/0001.partial', name: '0001', bytes: 77 }], bytes)
-  expect(plan).toBe(`${123 + 16 * 1024 * 1024}\n77 0001 /r/with space/0001.partial\n`)
+  expect(plan).toBe(`${123 + 16 * 1024 * 1024}\n77 0001 0 - /r/with space/0001.partial\n`)
   expect(planBytes(plan)).toBe(123 + 16 * 1024 * 1024)
 })

@@ -6,7 +6,11 @@ import type { PlannedWal } from '../../repository/driver.ts'
 /** Renders the plan for copy.sh: the total size in bytes, and then a line per WAL file. */
 export function renderPlan(wal: PlannedWal[], backupBytes: number): string {
   const total = backupBytes + wal.length * Number(segmentBytes)
-  return `${total}\n${wal.map(({ bytes, name, path }) => `${bytes} ${name} ${singleLine(path)}\n`).join('')}`
+  return `${total}\n${wal.map(planLine).join('')}`
+}
+
+function planLine({ bytes, name, path, seal }: PlannedWal): string {
+  return `${bytes} ${name} ${seal?.bytes ?? 0} ${seal?.sha256 ?? '-'} ${singleLine(path)}\n`
 }
 
 function singleLine(path: string): string {

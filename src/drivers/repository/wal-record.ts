@@ -1,0 +1,177 @@
+// Records what an archive contains while it is being written: how far its receiver has acknowledged, and the digests of its
+// files. One process at a time does this for a cluster.
+import { existsSync } from 'node:fs'
+import { type Lsn, parseSegmentName, segmentBytes, segmentName, segmentNumber } from '../../model/postgres/wal.ts'
+import { removeAbandonedFiles } from '../host/atomic-file.ts'
+import { readTextIfPresent } from '../host/file.ts'
+import { digestFile, type Mark, RunningDigest } from './digest.ts'
+import type { AcknowledgedEnd, WalFile } from './driver.ts'
+import { appendDurably, replaceFile } from './durable-file.ts'
+import { type ArchivePlace, addMark, type EndRecord, lastSegment, parseEnd, renderEnd } from './end.ts'
+import { brokenDigest, parseSeals, renderHeader, renderSeal, type Seals } from './seal.ts'
+
+/** The places of an archive and of what is recorded about it. */
+export interface ArchiveFiles extends ArchivePlace {
+  /** The directory of the receiver. */
+  directory: string
+  /** The directory of the two files that follow. */
+  parent: string
+  endName: string
+  sealsName: string
+  list(): Promise<WalFile[]>
+}
+
+/** What is known of the segment that is being written. */
+interface Progress {
+  record: EndRecord | undefined
+  segment: bigint
+  digest: RunningDigest
+  /** The segment no longer has a recorded mark, so further marks would hide the damage. */
+  isBroken: boolean
+}
+
+export interface WalRecorder {
+  recordEnd(files: ArchiveFiles, end: AcknowledgedEnd): Promise<void>
+  sealSegments(files: ArchiveFiles, timeline: number, before: Lsn): Promise<number>
+}
+
+/** Bounds how long one call takes; the rest follows with the next one. */
+const maxSealed = 8
+
+export function walRecorder(): WalRecorder {
+  const progress = new Map<string, Progress>()
+  const sealed = new Map<string, { names: Set<string>; before: bigint }>()
+  const keyOf = ({ clusterId, epoch }: ArchivePlace) => `${clusterId}/${epoch}`
+
+  return {
+    async recordEnd(files, end) {
+      const before = progress.get(keyOf(files)) ?? (await loadProgress(files))
+      // Another process may have recorded more meanwhile, such as the one that deleted the cluster.
+      const stored = readableEnd(files)
+      if (stored && stored.lsn >= end.lsn) return
+      const next = await advance(files, before, end)
+      await replaceFile(files.parent, files.endName, renderEnd(next.record))
+      progress.set(keyOf(files), next)
+    },
+
+    async sealSegments(files, timeline, before) {
+      const known = sealed.get(keyOf(files)) ?? { names: new Set(findSeals(files).files.keys()), before: -1n }
+      sealed.set(keyOf(files), known)
+      const limit = segmentNumber(before)
+      if (known.before >= limit) return 0
+      const isDue = (file: WalFile) => isComplete(file, timeline, limit) && !known.names.has(file.name)
+      const due = (await files.list()).filter(isDue)
+      for (const file of due.slice(0, maxSealed)) {
+        const mark = await sealOf(files, file)
+        if (mark) await appendSeal(files, file.name, mark)
+        known.names.add(file.name)
+      }
+      if (due.length <= maxSealed) known.before = limit
+      return Math.min(due.length, maxSealed)
+    },
+  }
+}
+
+/** Throws if the record is not readable or belongs to another cluster. */
+export function findEnd(files: ArchiveFiles): EndRecord | undefined {
+  const text = readTextIfPresent(`${files.parent}/${files.endName}`)
+  return text === undefined ? undefined : parseEnd(text, files)
+}
+
+export function findSeals(files: ArchiveFiles): Seals {
+  return parseSeals(readTextIfPresent(`${files.parent}/${files.sealsName}`) ?? '', files)
+}
+
+/**
+ * Returns a function that finds the recorded digest of the first bytes of a file. Until it is complete, the segment that
+ * contains the recorded end has digests of parts of it. The longest one within what is needed shows that the file is the
+ * right one; its last records have checksums of their own, and damage after what is needed does not matter. Throws if what is recorded belongs to another cluster.
+ */
+export function findSeal(files: ArchiveFiles): (name: string, bytes: number) => Mark | undefined {
+  const seals = findSeals(files)
+  const record = readableEnd(files)
+  return (name, bytes) => {
+    const marks = marksOf(record, name)
+    return seals.files.get(name) ?? marks.findLast((mark) => mark.bytes <= bytes) ?? marks[0]
+  }
+}
+
+/** Removes the seals of files that retention has removed. */
+export async function trimSeals(files: ArchiveFiles, removed: Set<string>): Promise<void> {
+  const kept = [...findSeals(files).files].filter(([name]) => !removed.has(name))
+  const text = renderHeader(files) + kept.map(([name, mark]) => renderSeal(name, mark)).join('')
+  await replaceFile(files.parent, files.sealsName, text)
+}
+
+async function loadProgress(files: ArchiveFiles): Promise<Progress> {
+  await removeAbandonedFiles(files.parent)
+  const record = readableEnd(files)
+  if (!record) return { record, segment: -1n, digest: new RunningDigest(), isBroken: false }
+  const { number, bytes } = lastSegment(record.lsn)
+  const digest = new RunningDigest()
+  const name = segmentName(record.timeline, number)
+  const found: Mark[] = []
+  const lengths = record.marks.map((mark) => mark.bytes)
+  const isThere = await digestFile(files.directory, name, digest, bytes, lengths, (mark) => found.push(mark))
+  const hasMark = ({ bytes: length, sha256 }: Mark) =>
+    found.some((mark) => mark.bytes === length && mark.sha256 === sha256)
+  return { record, segment: number, digest, isBroken: isThere && !record.marks.every(hasMark) }
+}
+
+/** An unreadable record is replaced: the receiver has acknowledged the new end in any case. */
+function readableEnd(files: ArchiveFiles): EndRecord | undefined {
+  try {
+    return findEnd(files)
+  } catch {
+    return undefined
+  }
+}
+
+async function advance(files: ArchiveFiles, before: Progress, { isMissing, ...end }: AcknowledgedEnd) {
+  const { clusterId, epoch } = files
+  const { number, bytes } = lastSegment(end.lsn)
+  const isSame = before.segment === number && before.record?.timeline === end.timeline
+  const digest = isSame ? before.digest : new RunningDigest()
+  const isBroken = isSame && before.isBroken
+  const marks = isSame ? before.record!.marks : []
+  // A digest of what is there instead would hide that something is missing.
+  const isThere = !isMissing && (await digestFile(files.directory, segmentName(end.timeline, number), digest, bytes))
+  const record: EndRecord = {
+    clusterId,
+    epoch,
+    ...end,
+    marks: isThere && !isBroken ? addMark(marks, digest.mark()) : marks,
+  }
+  return { record, segment: number, digest, isBroken }
+}
+
+function isComplete({ name, bytes }: WalFile, timeline: number, before: bigint): boolean {
+  if (name.endsWith('.history')) return true
+  const segment = parseSegmentName(name)
+  if (segment === undefined || segment.partial || BigInt(bytes) !== segmentBytes) return false
+  return segment.timeline === timeline && segment.number < before
+}
+
+/** Undefined if the file is gone. A file that lacks a mark recorded earlier has been damaged since. */
+async function sealOf(files: ArchiveFiles, { name, bytes }: WalFile): Promise<Mark | undefined> {
+  const expected = marksOf(readableEnd(files), name)
+  const found: Mark[] = []
+  const lengths = expected.map((mark) => mark.bytes)
+  const digest = new RunningDigest()
+  const isThere = await digestFile(files.directory, name, digest, bytes, lengths, (mark) => found.push(mark))
+  if (!isThere) return undefined
+  const hasMark = (mark: Mark) => found.some((each) => each.bytes === mark.bytes && each.sha256 === mark.sha256)
+  return expected.every(hasMark) ? digest.mark() : { bytes, sha256: brokenDigest }
+}
+
+/** The recorded marks of this file, if it is the one that contains the recorded end. */
+export function marksOf(record: EndRecord | undefined, name: string): Mark[] {
+  if (!record) return []
+  return segmentName(record.timeline, lastSegment(record.lsn).number) === name ? record.marks : []
+}
+
+async function appendSeal(files: ArchiveFiles, name: string, mark: Mark): Promise<void> {
+  const path = `${files.parent}/${files.sealsName}`
+  const header = existsSync(path) ? '' : renderHeader(files)
+  await appendDurably(path, header + renderSeal(name, mark))
+}
