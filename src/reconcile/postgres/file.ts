@@ -44,11 +44,11 @@ const damagedFiles = [
   /unexpected pageaddr|could not locate checkpoint/,
 ]
 
-/** Adds the cause of a server that does not start, and what to do about it. */
-export async function explainDown(cluster: Cluster, world: World, reason: string, log: string[]): Promise<string> {
+/** Says why a server does not run, from its last words, and what to do about it. */
+export async function explainDown(cluster: Cluster, world: World, error: string, log: string[]): Promise<string> {
   const full = (await findFullDisk(world)) ?? (log.some(isDiskFull) ? 'the disk is full' : undefined)
-  if (full !== undefined) return reason.replace(/(:.*)?$/s, `: ${full}`)
-  const isDamaged = log.some((line) => /\b(FATAL|PANIC): /.test(line) && damagedFiles.some((error) => error.test(line)))
-  if (!isDamaged || !(await hasWindow(world.db, cluster.id))) return reason
-  return `${reason}; ${recoverHint(cluster.id)}`
+  if (full !== undefined) return full
+  const last = error || log.at(-1) || ''
+  const isDamaged = log.some((line) => /\b(FATAL|PANIC): /.test(line) && damagedFiles.some((known) => known.test(line)))
+  return isDamaged && (await hasWindow(world.db, cluster.id)) ? `${last}; ${recoverHint(cluster.id)}` : last
 }

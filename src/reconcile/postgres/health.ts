@@ -116,9 +116,8 @@ async function findProcessProblem(cluster: Cluster, world: World): Promise<Healt
   if (server.is !== 'ready') {
     const taken = await findTakenServerPort(cluster, world)
     const log = 'log' in server ? server.log : []
-    const last = serverError || (taken && portTaken(taken)) || log.at(-1)
-    const reason = last ? `PostgreSQL is ${server.is}: ${last}` : `PostgreSQL is ${server.is}`
-    return { status: 'down', reason: taken ? reason : await explainDown(cluster, world, reason, log) }
+    const why = taken ? serverError || portTaken(taken) : await explainDown(cluster, world, serverError, log)
+    return { status: 'down', reason: why ? `PostgreSQL is ${server.is}: ${why}` : `PostgreSQL is ${server.is}` }
   }
   const startError = serverError || (await errorOf(() => startPooler(cluster, world)))
   if (startError) return degraded(startError)

@@ -42,10 +42,7 @@ test.runIf(isRoot)(
       // Its server stops when it cannot write WAL.
       const attempted = await attempt(access, 'direct', 'create table more as select generate_series(1, 3000000) as n')
       expect(attempted).toMatch(/No space left on device/)
-      await until(async () => (await show()).health.status === 'down', 15)
-      expect((await show()).health.reason).toMatch(
-        /^PostgreSQL is \w+: the disk of the platform is full \(\d+ MB free\)$/,
-      )
+      await until(async () => /the disk of the platform is full/.test((await show()).health.reason), 60)
     } finally {
       rmSync(filler)
     }

@@ -172,9 +172,10 @@ test('a restore that finds a hole in the archive corrects the window, and a new 
 
 test('a recovery continues after the control plane was killed, and changes nothing of a healthy cluster', async () => {
   const before = await numbers()
-  for (const delayMs of [50, 400]) {
+  // Killed at once, and while it copies or replays.
+  for (const phases of [['waiting'], ['copying', 'replaying', 'finishing', 'done']]) {
     expect((await berth.call('POST', `/v1/postgres/${id}/recover`, {})).status).toBe(202)
-    await new Promise((resolve) => setTimeout(resolve, delayMs))
+    await until(async () => phases.includes((await show()).restore.phase), 60)
     await Promise.all(berth.children.splice(0).map((child) => end(child)))
     await berth.up()
     await untilReady(berth, id, 120)
