@@ -1,3 +1,4 @@
+import { WalFileError } from '../../drivers/repository/driver.ts'
 import { requireClusterWriter } from '../../model/account/caller.ts'
 import { conflict } from '../../model/errors.ts'
 import { describeLogDamage, findLogDamage } from '../../model/postgres/log-damage.ts'
@@ -18,7 +19,11 @@ export async function checkLog(ctx: LiveContext, clusterId: string): Promise<voi
   const plan = await planForPosition(ctx.db, cluster.id, run)
   const { epoch, timeline } = plan.pieces.at(-1)!
   const from = ownStart(plan)
-  const tail = await withDeadline(ctx.repository.archiveTail(cluster.id, epoch, timeline, from), 'the repository')
+  const reading = ctx.repository.archiveTail(cluster.id, epoch, timeline, from).catch((error: Error) => {
+    if (error instanceof WalFileError) throw refuse(error.message)
+    throw error
+  })
+  const tail = await withDeadline(reading, 'the repository')
   const damage = findLogDamage(tail, run, from)
   if (damage) throw refuse(describeLogDamage(damage))
 }

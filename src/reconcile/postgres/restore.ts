@@ -83,7 +83,7 @@ function endAt(plan: RestorePlan, end: string): RestorePlan {
 async function planForNow({ sourceClusterId, acceptLoss }: Restore, world: World): Promise<ResolvedPlan> {
   const source = await loadCluster(world.db, sourceClusterId)
   const run = await findRestorableRun(world.db, sourceClusterId)
-  if (!source || !run) throw new Error('the source has no recovery window any more')
+  if (!source || !run) return { failure: 'the source has no intact backup with its WAL any more' }
   const plan = await planForPosition(world.db, source.id, run)
   const own = plan.pieces.at(-1)!
   if (source.state === 'ready') {

@@ -158,14 +158,21 @@ describe('a hole in the archive', () => {
     expect((await show(child)).recovery_windows).toEqual([])
   })
 
-  test('that hides the end of a deleted cluster fails its undelete', async () => {
+  test('that hides the end of a deleted cluster refuses its undelete, unless the loss is accepted', async () => {
     await platform.call('DELETE', `/v1/postgres/${source}`)
     await until(async () => (await platform.sql(`select 1 from cluster where state = 'deleted'`)).length === 1)
     fake.tailProblem = new WalFileError('damaged', '000000010000000000000002', 'it cannot be read: EIO')
-    const { body } = await platform.call('POST', `/v1/postgres/${source}/undelete`, { body: {} })
-    await untilFailed(body.data.id)
-    expect((await show(body.data.id)).failure).toBe('it cannot be read: EIO')
+    const undelete = (body: object) => platform.call('POST', `/v1/postgres/${source}/undelete`, { body })
+    const refused = await undelete({})
+    expect(refused.status).toBe(409)
+    expect(refused.body.error).toContain('it cannot be read: EIO; to restore what is intact')
+    const { body } = await undelete({ accept_loss: true })
+    await until(async () => (await platform.sql('select 1 from damage')).length === 1)
     expect(await platform.sql('select reason from damage')).toEqual([{ reason: 'it cannot be read: EIO' }])
+    fake.tailProblem = undefined
+    fake.archiveTail = { end: 0x2d00000n, newestCommit: undefined }
+    await untilFailed(body.data.id)
+    expect((await show(body.data.id)).failure).toBe('the source has no intact backup with its WAL any more')
   })
 
   test('of a deleted cluster corrects its window', async () => {
@@ -215,7 +222,7 @@ describe('a damaged backup', () => {
     const child = await restore({ pitr_time: '2026-11-01T10:30:00Z' })
     await until(async () => (await show(child)).status === 'ready')
     await platform.sql(
-      `update archive set latest_at = now() + interval '1 hour', latest_lsn = '0/4000000' where cluster_id = $1`,
+      `update stretch set latest_at = now() + interval '1 hour', latest_lsn = '0/4000000' where cluster_id = $1`,
       [child],
     )
     fake.copySeen = seen

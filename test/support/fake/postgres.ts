@@ -266,7 +266,11 @@ export class FakePostgres extends FakeCalls {
         return this.called(this.missingBackup)
       },
       planWal: () => (this.planProblem ? Promise.reject(this.planProblem) : this.called([])),
-      archiveTail: () => (this.tailProblem ? Promise.reject(this.tailProblem) : this.called(this.archiveTail)),
+      archiveTail: (_id: string, _epoch: number, _timeline: number, _from: bigint, before?: bigint) => {
+        const tail = this.archiveTail
+        if (this.tailProblem) return Promise.reject(this.tailProblem)
+        return this.called(tail && before !== undefined && tail.end > before ? { ...tail, end: before } : tail)
+      },
       findHole: (_id: string, _epoch: number, _timeline: number, { from, to }: WalRange) => {
         const hole = this.hole && this.hole.from < to && this.hole.to > from ? this.hole : undefined
         return this.called(hole)
