@@ -38,6 +38,9 @@ export function checksum(text: string): string {
   return crc32c(Buffer.from(text)).toString(16).padStart(8, '0')
 }
 
+/** The record is intact, but not that of this archive. */
+export class ForeignRecordError extends Error {}
+
 /** Throws an error that says what is wrong with the text. */
 export function parseEnd(text: string, { clusterId, epoch }: ArchivePlace): EndRecord {
   const [line = '', sum] = text.split('\n')
@@ -46,7 +49,7 @@ export function parseEnd(text: string, { clusterId, epoch }: ArchivePlace): EndR
   if (typeof found !== 'object' || found === null || Array.isArray(found)) throw new Error('it is not an object')
   const { timeline, end, at, marks } = found
   if (found.clusterId !== clusterId || found.epoch !== epoch)
-    throw new Error(`it belongs to epoch ${found.epoch} of cluster ${found.clusterId}`)
+    throw new ForeignRecordError(`it belongs to epoch ${found.epoch} of cluster ${found.clusterId}`)
   const time = typeof at === 'string' ? parseTime(at) : undefined
   if (!Number.isSafeInteger(timeline) || timeline < 1 || typeof end !== 'string' || time === undefined)
     throw new Error('a field is not valid')

@@ -7,7 +7,15 @@ import { readTextIfPresent } from '../host/file.ts'
 import { digestFile, type Mark, RunningDigest } from './digest.ts'
 import type { AcknowledgedEnd, WalFile } from './driver.ts'
 import { appendDurably, replaceFile } from './durable-file.ts'
-import { type ArchivePlace, addMark, type EndRecord, lastSegment, parseEnd, renderEnd } from './end.ts'
+import {
+  type ArchivePlace,
+  addMark,
+  type EndRecord,
+  ForeignRecordError,
+  lastSegment,
+  parseEnd,
+  renderEnd,
+} from './end.ts'
 import { brokenDigest, parseSeals, renderHeader, renderSeal, type Seals } from './seal.ts'
 
 /** The places of an archive and of what is recorded about it. */
@@ -59,8 +67,9 @@ export function walRecorder(): WalRecorder {
       sealed.set(keyOf(files), known)
       const limit = segmentNumber(before)
       if (known.before >= limit) return 0
-      const isDue = (file: WalFile) => isComplete(file, timeline, limit) && !known.names.has(file.name)
-      const due = (await files.list()).filter(isDue)
+      const due = (await listComplete(files, timeline, known.before, limit)).filter(
+        ({ name }) => !known.names.has(name),
+      )
       for (const file of due.slice(0, maxSealed)) {
         const mark = await sealOf(files, file)
         if (mark) await appendSeal(files, file.name, mark)
@@ -89,7 +98,9 @@ export function findSeals(files: ArchiveFiles): Seals {
  */
 export function findSeal(files: ArchiveFiles): (name: string, bytes: number) => Mark | undefined {
   const seals = findSeals(files)
-  const record = readableEnd(files)
+  const record = readableEnd(files, (error) => {
+    if (error instanceof ForeignRecordError) throw new Error(`the record of the end of its archive: ${error.message}`)
+  })
   return (name, bytes) => {
     const marks = marksOf(record, name)
     return seals.files.get(name) ?? marks.findLast((mark) => mark.bytes <= bytes) ?? marks[0]
@@ -119,10 +130,11 @@ async function loadProgress(files: ArchiveFiles): Promise<Progress> {
 }
 
 /** An unreadable record is replaced: the receiver has acknowledged the new end in any case. */
-function readableEnd(files: ArchiveFiles): EndRecord | undefined {
+function readableEnd(files: ArchiveFiles, onError: (error: unknown) => void = () => undefined): EndRecord | undefined {
   try {
     return findEnd(files)
-  } catch {
+  } catch (error) {
+    onError(error)
     return undefined
   }
 }
@@ -143,6 +155,19 @@ async function advance(files: ArchiveFiles, before: Progress, { isMissing, ...en
     marks: isThere && !isBroken ? addMark(marks, digest.mark()) : marks,
   }
   return { record, segment: number, digest, isBroken }
+}
+
+/**
+ * The complete files before this segment. Once the archive was listed, the names of further segments are known: listing
+ * thousands of files for every new one would be slow. Everything before the limit is acknowledged, so also a segment that
+ * the receiver has yet to rename is complete.
+ */
+async function listComplete(files: ArchiveFiles, timeline: number, listed: bigint, limit: bigint): Promise<WalFile[]> {
+  if (listed < 0n) return (await files.list()).filter((file) => isComplete(file, timeline, limit))
+  const count = Number(limit - listed)
+  return Array.from({ length: count }, (_, n) => {
+    return { name: segmentName(timeline, listed + BigInt(n)), bytes: Number(segmentBytes) }
+  })
 }
 
 function isComplete({ name, bytes }: WalFile, timeline: number, before: bigint): boolean {

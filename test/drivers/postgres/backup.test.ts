@@ -142,7 +142,10 @@ test.each(['16', '17'] as const)(
     expect(await repository.findBackup(id, label)).toBeUndefined()
     await backups.finishBackup(describe(cluster, facts))
     await backups.finishBackup(describe(cluster, facts))
-    expect(await repository.findBackup(id, label)).toEqual(describe(cluster, facts))
+    expect(await repository.findBackup(id, label)).toEqual({
+      ...describe(cluster, facts),
+      manifestChecksum: expect.stringMatching(/^[0-9a-f]{64}$/),
+    })
     expect(await backups.inspectBackup(id, label)).toEqual({ is: 'done', ...facts })
     expect(await jobs.inspectJob(`backup-${id}`)).toEqual({ is: 'absent' })
     const data = repository.backupData(id, label)

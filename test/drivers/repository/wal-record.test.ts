@@ -251,6 +251,30 @@ describe('complete segments', () => {
     await expect(plan(ends.at(-1)!)).rejects.toThrow(`belong to epoch 1 of cluster ${sibling}`)
   })
 
+  test('are sealed one after another as the log grows, also before they are renamed', async () => {
+    const { segments, ends } = long()
+    await store(segments.slice(0, 2))
+    await repository.sealSegments(id, epoch, 1, from + segmentBytes)
+    for (const n of [1, 2]) {
+      rmSync(archive(), { recursive: true })
+      await store(segments.slice(0, n + 1))
+      expect(await repository.sealSegments(id, epoch, 1, from + BigInt(n + 1) * segmentBytes)).toBe(1)
+    }
+    rmSync(archive(), { recursive: true })
+    await store(segments)
+    expect((await plan(ends.at(-1)!)).map(({ seal }) => seal !== undefined)).toEqual([true, true, true, false])
+    expect(await repository.findAlteredSegment(id, epoch, 1, from)).toBeUndefined()
+  })
+
+  test('are refused if the end of another cluster is recorded', async () => {
+    const { ends, segments } = await storeSealed()
+    const sibling = id
+    id = newId()
+    await store(segments)
+    cpSync(`${root}/${sibling}/archive/${epoch}.end`, `${root}/${id}/archive/${epoch}.end`)
+    await expect(plan(ends.at(-1)!)).rejects.toThrow(`it belongs to epoch 1 of cluster ${sibling}`)
+  })
+
   test('are removed together with what is recorded about them', async () => {
     await storeSealed()
     await repository.removeArchive(id, epoch)
