@@ -27,6 +27,7 @@ import { backupRoutes } from './postgres/backup.ts'
 import { clusterRoutes } from './postgres/cluster.ts'
 import { databaseRoutes } from './postgres/database.ts'
 import { drillRoutes } from './postgres/drill.ts'
+import { importRoutes } from './postgres/import.ts'
 import { clusterLogRoutes } from './postgres/log.ts'
 import { userRoutes } from './postgres/user.ts'
 import { checkpointRoutes } from './sandbox/checkpoint.ts'
@@ -48,6 +49,7 @@ export const platformRoutes: Route[] = [
   ...backupRoutes,
   ...adoptRoutes,
   ...drillRoutes,
+  ...importRoutes,
   ...userRoutes,
   ...databaseRoutes,
   ...attachmentRoutes,
