@@ -43,6 +43,7 @@ const platformSchemas = [
   'PostgresCredentials',
   'PostgresDatabase',
   'PostgresDrill',
+  'PostgresImport',
   'PostgresExtension',
   'PostgresLog',
   'PostgresUser',

@@ -12,6 +12,7 @@ import { addBackupCommands } from './backup.ts'
 import { addConnectCommands, type RunPsql } from './connect.ts'
 import { addDatabaseCommands } from './database.ts'
 import { addDrillCommands } from './drill.ts'
+import { addImportCommand } from './import.ts'
 import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions, withClusterArgument } from './find.ts'
 import { addLogCommand } from './log.ts'
 import { addRestoreCommands } from './restore.ts'
@@ -59,6 +60,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addRestoreCommands(postgres, cli)
   addWindowCommand(postgres, cli)
   addDrillCommands(postgres, cli)
+  addImportCommand(postgres, cli)
 }
 
 function addCreate(postgres: Command, cli: PostgresCli): void {

@@ -226,6 +226,7 @@ async function inspectLive(row: Import, cluster: Cluster, world: World) {
 interface Lag {
   lagBytes: number
   lagSeconds: number
+  errors: number
   transaction: string | null
 }
 
@@ -237,8 +238,10 @@ function lagOf({ lagBytes, lagSeconds: seconds, transaction }: Lag) {
   return { bytes: lagBytes, seconds, transaction }
 }
 
-function describeLag({ lagBytes, lagSeconds: seconds }: Lag): string {
-  return lagBytes === 0 ? 'in sync with the source' : `${lagBytes} bytes and ${seconds.toFixed(1)} s behind the source`
+function describeLag({ lagBytes, lagSeconds: seconds, errors }: Lag): string {
+  if (lagBytes === 0) return 'in sync with the source'
+  const failures = errors > 0 ? `; changes could not be applied ${errors} times, the log of the cluster says why` : ''
+  return `${lagBytes} bytes and ${seconds.toFixed(1)} s behind the source${failures}`
 }
 
 /** Returns why the source does not answer, if so. */

@@ -13,7 +13,7 @@ export class FakeImports extends FakeBackups {
   readonly forwarders = new Map<string, ImportTask>()
   readonly dumpJobs = new Set<string>()
   readonly restoreJobs = new Set<string>()
-  readonly copies = new Set<string>()
+  readonly importCopies = new Set<string>()
   readonly subscriptions = new Set<string>()
   /** The slots and publications at the source. */
   readonly sourceSlots = new Set<string>()
@@ -26,7 +26,7 @@ export class FakeImports extends FakeBackups {
   sourceFacts: Partial<SourceFacts> = {}
   dumpSeen: CopyState | undefined
   restoreSeen: CopyState | undefined
-  liveSeen: LiveState = { is: 'running', lagBytes: 0, lagSeconds: 0, transaction: '100' }
+  liveSeen: LiveState = { is: 'running', lagBytes: 0, lagSeconds: 0, errors: 0, transaction: '100' }
 
   private throughForwarder(id: string): void {
     if (!this.forwarders.has(id)) throw new Error('there is no forwarder')
@@ -60,14 +60,14 @@ export class FakeImports extends FakeBackups {
       },
       inspectDump: (id) => this.called(this.dumpSeen ?? { is: this.dumpJobs.has(id) ? 'done' : 'absent' }),
       startRestore: async (id) => {
-        this.copies.add(id)
+        this.importCopies.add(id)
         this.restoreJobs.add(id)
         return nothing()
       },
       inspectRestore: (id) => this.called(this.restoreSeen ?? { is: this.restoreJobs.has(id) ? 'done' : 'absent' }),
       canSubscribe: () => this.called(this.subscribing),
       subscribe: async (id) => {
-        if (!this.copies.has(id)) throw new Error('there is no copy')
+        if (!this.importCopies.has(id)) throw new Error('there is no copy')
         this.subscriptions.add(id)
         return nothing()
       },
@@ -77,7 +77,7 @@ export class FakeImports extends FakeBackups {
       },
       copySequences: async (id) => {
         this.throughForwarder(id)
-        if (this.copies.has(id)) this.sequencesCopied++
+        if (this.importCopies.has(id)) this.sequencesCopied++
         return nothing()
       },
       unsubscribe: (id) => {
@@ -95,12 +95,12 @@ export class FakeImports extends FakeBackups {
         return nothing()
       },
       replaceTarget: async (id, database) => {
-        if (this.targetProblem && this.copies.has(id)) throw new SourceError(this.targetProblem, false)
-        if (this.copies.delete(id)) this.replaced.push(database)
+        if (this.targetProblem && this.importCopies.has(id)) throw new SourceError(this.targetProblem, false)
+        if (this.importCopies.delete(id)) this.replaced.push(database)
         return nothing()
       },
       dropCopy: (id) => {
-        this.copies.delete(id)
+        this.importCopies.delete(id)
         this.subscriptions.delete(id)
         return nothing()
       },

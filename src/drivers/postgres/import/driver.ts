@@ -38,6 +38,8 @@ export type LiveState =
       is: 'running'
       lagBytes: number
       lagSeconds: number
+      /** Attempts to apply a change that failed; the log of the cluster has the reason. */
+      errors: number
       /** Set while no transaction of the source is writing: equal values mean that none did in between. */
       transaction: string | null
     }

@@ -12,6 +12,7 @@ import { importPaths, sourcePort } from './paths.ts'
 import { cleanSource, ensurePublication, inspectSlot, readSequences } from './source.ts'
 import {
   canSubscribe,
+  countApplyErrors,
   dropCopy,
   findTargetProblem,
   hasCopy,
@@ -86,7 +87,8 @@ async function restore(
 
 async function inspectLive({ home, postgres }: ImportParts, id: string, task: ImportTask): Promise<LiveState> {
   if (!(await isSubscribed(postgres, id))) return { is: 'lost', reason: 'the subscription of the copy is gone' }
-  return inspectSlot(home, id, task)
+  const seen = await inspectSlot(home, id, task)
+  return seen.is === 'running' ? { ...seen, errors: await countApplyErrors(postgres, id) } : seen
 }
 
 async function stopJobs({ home, jobs }: ImportParts, id: string): Promise<void> {

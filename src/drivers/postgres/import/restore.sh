@@ -32,7 +32,10 @@ perl -ne '
 read -r code < /tmp/code
 [ "$code" -le 1 ] || exit 21
 
-query -c analyze || exit 21
+query <<'SQL' || exit 21
+select format('analyze %I.%I', nspname, relname) from pg_class join pg_namespace on pg_namespace.oid = relnamespace
+  where relkind in ('r', 'p', 'm') and relowner = 'schema_admin'::regrole \gexec
+SQL
 query > copy.counts <<SQL || exit 21
 $COUNT_ROWS \\gexec
 SQL

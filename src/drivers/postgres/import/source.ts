@@ -132,6 +132,7 @@ export async function inspectSlot(home: Home, id: string, task: ImportTask): Pro
     is: 'running',
     lagBytes,
     lagSeconds: lagBytes === 0 ? 0 : (slot.seconds ?? 0),
+    errors: 0,
     transaction: slot.oldest === slot.next ? slot.next : null,
   }
 }

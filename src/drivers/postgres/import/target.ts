@@ -119,8 +119,8 @@ export async function canSubscribe(client: SqlClient, id: string): Promise<boole
 const subscription = quoteIdentifier(importRole)
 
 /**
- * The owner of the subscription is the owner of the tables, so that triggers of a tenant never run as superuser. The
- * password is in a file outside of the data directory, and so in no backup.
+ * The owner of the subscription is a schema admin, as whom changes are applied, so that triggers of a tenant never run as
+ * superuser. The password is in a file outside of the data directory, and so in no backup.
  */
 export async function subscribe(
   client: SqlClient,
@@ -143,7 +143,7 @@ export async function subscribe(
     `CREATE SUBSCRIPTION ${subscription} CONNECTION ${quoteLiteral(connection.join(' '))}
        PUBLICATION ${quoteIdentifier(name)} WITH (create_slot = false, slot_name = ${quoteIdentifier(name)},
          copy_data = false, enabled = false, password_required = false);
-     ALTER SUBSCRIPTION ${subscription} OWNER TO schema_admin;
+     ALTER SUBSCRIPTION ${subscription} OWNER TO ${quoteIdentifier(importRole)};
      ALTER SUBSCRIPTION ${subscription} ENABLE`,
   )
 }
@@ -156,6 +156,17 @@ export async function isSubscribed(client: SqlClient, id: string): Promise<boole
     [copyDatabase, importRole],
   )
   return rows.length > 0
+}
+
+/** How often a change could not be applied, such as because of a constraint that only the copy has. */
+export async function countApplyErrors(client: SqlClient, id: string): Promise<number> {
+  const [row] = await client.query<{ errors: string }>(
+    id,
+    superuser,
+    'select apply_error_count::text as errors from pg_stat_subscription_stats where subname = $1',
+    [importRole],
+  )
+  return Number(row?.errors ?? 0)
 }
 
 /** Without its slot, which `cleanSource` drops: the source may be out of reach. */
