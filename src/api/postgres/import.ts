@@ -27,7 +27,9 @@ export const importRoutes: Route[] = [
       422: 'A field is not valid, or the cluster is not ready.',
     },
     wrongTypeStatus: 422,
-    run: async ({ ctx, params, body }) => ({ data: importView(await createImport(ctx, params.postgres_cluster_id, body)) }),
+    run: async ({ ctx, params, body }) => ({
+      data: importView(await createImport(ctx, params.postgres_cluster_id, body)),
+    }),
   }),
   route({
     method: 'GET',

@@ -21,18 +21,28 @@ interface ImportOptions extends OrgOptions {
 
 export function addImportCommand(postgres: Command, cli: ProgressCli): void {
   const command = withClusterArgument(postgres.command('import'))
-    .argument('[url]', 'postgresql://user:password@host:port/database?sslmode=require, or - to read it from standard input')
+    .argument(
+      '[url]',
+      'postgresql://user:password@host:port/database?sslmode=require, or - to read it from standard input',
+    )
     .description('copy a database of another PostgreSQL server into a cluster')
     .option('--database <name>', 'the empty database that the copy replaces; fly-db when omitted')
     .option('--jobs <number>', 'tables to copy at a time; 4 when omitted', parseJobs)
     .option('--live', 'keep the copy in sync by logical replication until --cutover')
-    .addOption(new Option('--status', 'show the last import').conflicts(['cutover', 'cancel', 'live', 'database', 'jobs']))
     .addOption(
-      new Option('--cutover', 'complete a live import, after all writers of the source were stopped').conflicts(['cancel', 'live']),
+      new Option('--status', 'show the last import').conflicts(['cutover', 'cancel', 'live', 'database', 'jobs']),
+    )
+    .addOption(
+      new Option('--cutover', 'complete a live import, after all writers of the source were stopped').conflicts([
+        'cancel',
+        'live',
+      ]),
     )
     .addOption(new Option('--cancel', 'cancel the import and clean up, also at the source').conflicts('live'))
     .option('--no-wait', 'return without waiting')
-    .action((nameOrId: string, url: string | undefined, options: ImportOptions) => runImport(cli, nameOrId, url, options))
+    .action((nameOrId: string, url: string | undefined, options: ImportOptions) =>
+      runImport(cli, nameOrId, url, options),
+    )
   addExamples(
     command,
     'berth postgres import shop postgresql://shop:secret@db.example.com/shop?sslmode=require',
@@ -83,12 +93,7 @@ function isPending({ status }: PostgresImport): boolean {
   return !['live', 'done', 'failed', 'canceled'].includes(status)
 }
 
-function watch(
-  cli: ProgressCli,
-  path: string,
-  nameOrId: string,
-  { org }: OrgOptions,
-): Promise<Data<PostgresImport>> {
+function watch(cli: ProgressCli, path: string, nameOrId: string, { org }: OrgOptions): Promise<Data<PostgresImport>> {
   const session = cli.session()
   return pollUntil(
     startProgress(cli.terminal(), cli.progress),
@@ -108,12 +113,7 @@ function formatProgress(data: PostgresImport, isLiveLine: boolean): string {
   return [tables, formatBytes(bytes_done), ...(current_table === null ? [] : [current_table])].join(', ')
 }
 
-function report(
-  cli: ProgressCli,
-  answer: Data<PostgresImport>,
-  nameOrId: string,
-  options: ImportOptions,
-): void {
+function report(cli: ProgressCli, answer: Data<PostgresImport>, nameOrId: string, options: ImportOptions): void {
   const terminal = cli.terminal()
   const { data } = answer
   const problem = options.status || !options.wait ? undefined : findProblem(data, options)
@@ -124,11 +124,15 @@ function report(
   if (problem !== undefined) throw new CommandError(problem)
 }
 
-function findProblem(data: PostgresImport, { cutover, cancel }: Pick<ImportOptions, 'cutover' | 'cancel'>): string | undefined {
+function findProblem(
+  data: PostgresImport,
+  { cutover, cancel }: Pick<ImportOptions, 'cutover' | 'cancel'>,
+): string | undefined {
   if (cancel) return undefined
   if (data.status === 'failed') return `the import failed: ${data.failure ?? 'for an unknown reason'}`
   if (data.status === 'canceled') return 'the import was canceled'
-  if (cutover && data.status === 'live') return `the import is still live: ${data.warnings.at(-1) ?? 'the source writes'}`
+  if (cutover && data.status === 'live')
+    return `the import is still live: ${data.warnings.at(-1) ?? 'the source writes'}`
   return undefined
 }
 

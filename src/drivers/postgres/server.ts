@@ -19,7 +19,14 @@ import type { ClusterProcess, PostgresDriver } from './driver.ts'
 import { ensureFirewall } from './firewall.ts'
 import { type ClusterPaths, clusterPaths } from './paths.ts'
 import { findReadyService } from './postmaster.ts'
-import { clusterSettings, renderAccess, renderIdentities, renderSettings, splitSettings, subscriberSettings } from './settings.ts'
+import {
+  clusterSettings,
+  renderAccess,
+  renderIdentities,
+  renderSettings,
+  splitSettings,
+  subscriberSettings,
+} from './settings.ts'
 import { sqlAdmin } from './sql/admin.ts'
 import { openConnections, probe, writeConnection } from './sql/connection.ts'
 import { hasLibrary } from './toolchain/tools.ts'

@@ -101,7 +101,7 @@ const maxUrlLength = 4_096
 const maxJobs = 8
 
 /** Passwords of files that libpq reads have one line each. */
-const controlCharacter = /[\u0000-\u001f\u007f]/
+const controlCharacter = /\p{Cc}/u
 
 /** Throws `invalid`, without repeating the URL, which contains a password. */
 export function parseImportUrl(text: string): ImportSource {
@@ -169,7 +169,9 @@ export const CreateImport = Type.Object(
         'The source: `postgresql://user:password@host:port/database?sslmode=require`. The password is stored encrypted until the import ends, and never shown.',
       refusal: 'url must look like postgresql://user:password@host:5432/database',
     }),
-    database: Type.Optional(Identifier('database', 'The database of the cluster to replace, which must be empty; `fly-db` when omitted.')),
+    database: Type.Optional(
+      Identifier('database', 'The database of the cluster to replace, which must be empty; `fly-db` when omitted.'),
+    ),
     jobs: Type.Optional(
       Type.Integer({
         minimum: 1,
@@ -203,11 +205,15 @@ export const ImportView = Type.Object(
     jobs: Type.Integer(),
     tables_done: Type.Integer({ description: 'In the current phase, `dumping` or `restoring`.' }),
     tables_total: OptionalInteger('Null until the source was checked.'),
-    bytes_done: Type.Integer({ description: 'The size of the dump, which is compressed, or of the restored database.' }),
+    bytes_done: Type.Integer({
+      description: 'The size of the dump, which is compressed, or of the restored database.',
+    }),
     bytes_total: OptionalInteger('The size of the source database.'),
     current_table: Type.Union([Type.String(), Type.Null()]),
     lag_bytes: OptionalInteger('WAL of the source that a live copy has not confirmed yet.'),
-    lag_seconds: Type.Union([Type.Number(), Type.Null()], { description: 'How long a live copy is behind the source.' }),
+    lag_seconds: Type.Union([Type.Number(), Type.Null()], {
+      description: 'How long a live copy is behind the source.',
+    }),
     warnings: Type.Array(Type.String(), { description: 'What was not copied, and what to do about it.' }),
     created_at: Time,
     finished_at: Type.Union([Time, Type.Null()]),

@@ -21,7 +21,7 @@ import { advance, type Steps, type World, wait } from '../step.ts'
 const pauseSeconds = 0.5
 const lagSeconds = 1
 /** A source that cannot be reached is tried again for this long before anything was copied, and when cleaning up. */
-const patienceSeconds = 15
+const patienceSeconds = 5
 const cleanupSeconds = 60
 const cutoverSeconds = 120
 const sequencesSeconds = 600

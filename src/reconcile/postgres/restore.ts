@@ -150,6 +150,8 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
     await postgres.rollBackPrepared(cluster.id)
     return advance('ready', '', save)
   }
+  // The source may have been in the middle of an import.
+  await world.imports.dropCopy(cluster.id)
   await postgres.ensureGrants(cluster.id)
   await renewPasswords(cluster, world)
   await ensureArchive(cluster, world, await baseOf(cluster, spec, seen.endLsn, world))

@@ -62,7 +62,9 @@ export async function setImportFacts(tx: Tx, id: string, facts: CopyFacts): Prom
 
 /** Lets the server of the cluster run subscriptions; the loop restarts it for that. */
 export async function allowSubscriptions(tx: Tx, clusterId: string): Promise<void> {
-  const { rowCount } = await tx.query('update cluster set subscribes = true where id = $1 and not subscribes', [clusterId])
+  const { rowCount } = await tx.query('update cluster set subscribes = true where id = $1 and not subscribes', [
+    clusterId,
+  ])
   if (rowCount === 1) await enqueue(tx, 'cluster', clusterId)
 }
 
@@ -78,7 +80,10 @@ export async function setImportProgress(tx: Tx, id: string, progress: ImportProg
 
 /** A new phase counts from zero. */
 export async function resetImportProgress(tx: Tx, id: string): Promise<void> {
-  await tx.query('update import set progress_at = null, tables_done = 0, bytes_done = 0, table_name = null where id = $1', [id])
+  await tx.query(
+    'update import set progress_at = null, tables_done = 0, bytes_done = 0, table_name = null where id = $1',
+    [id],
+  )
 }
 
 export async function setImportCopied(tx: Tx, id: string): Promise<void> {
@@ -102,7 +107,10 @@ export async function setImportLag(
 }
 
 export async function addImportWarning(tx: Tx, id: string, warning: string): Promise<void> {
-  await tx.query('update import set warnings = array_append(array_remove(warnings, $2), $2) where id = $1', [id, warning])
+  await tx.query('update import set warnings = array_append(array_remove(warnings, $2), $2) where id = $1', [
+    id,
+    warning,
+  ])
 }
 
 export async function hasActiveImport(db: Query, clusterId: string): Promise<boolean> {

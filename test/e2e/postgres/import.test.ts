@@ -2,7 +2,7 @@ import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth } from '../../support/berth.ts'
 import { accessOf, createCluster, destroy, untilReady } from '../../support/client.ts'
-import { type SourceServer, sourcePassword, startSource } from '../../support/source-server.ts'
+import { type SourceServer, sourcePassword, startSource } from '../../support/import/source.ts'
 import { until } from '../../support/until.ts'
 
 const berth = new Berth({ BERTH_DRILL_INTERVAL: 'off' })
@@ -14,7 +14,8 @@ const show = async (id: string) => (await berth.call('GET', `/v1/postgres/${id}/
 async function untilStatus(id: string, status: string): Promise<void> {
   await until(async () => {
     const seen = await show(id)
-    if (seen.status !== status && ['failed', 'canceled', 'done'].includes(seen.status)) throw new Error(JSON.stringify(seen))
+    if (seen.status !== status && ['failed', 'canceled', 'done'].includes(seen.status))
+      throw new Error(JSON.stringify(seen))
     return seen.status === status
   }, 180)
 }
@@ -89,14 +90,16 @@ describe('an import', () => {
     expect(JSON.parse(stdout).data).toMatchObject({
       status: 'done',
       source: `postgresql://owner@127.0.0.1:${source.port}/shop`,
-      tables_done: 6,
-      tables_total: 6,
+      tables_done: 5,
+      tables_total: 5,
       warnings: ['event triggers are not copied: watch'],
     })
     expect(await ask(id, 'select count(*)::int as n, max(lower_name) as name from sales.customer')).toEqual([
       { n: 5000, name: 'customer 999' },
     ])
-    expect(await ask(id, `select count(*)::int as n from sales.customer where name ilike '%mer 77%'`)).toEqual([{ n: 111 }])
+    expect(await ask(id, `select count(*)::int as n from sales.customer where name ilike '%mer 77%'`)).toEqual([
+      { n: 111 },
+    ])
     expect(await ask(id, 'select count(*)::int as n from sales.paid')).toEqual([{ n: 1500 }])
     expect(await ask(id, 'select count(*)::int as n from measurement_2')).not.toEqual([{ n: 0 }])
     expect(await ask(id, 'select "x y" as n from "odd ""name"."a;b" order by 1 desc limit 1')).toEqual([{ n: 10 }])

@@ -28,10 +28,7 @@ export interface SourceFacts extends CopyFacts {
 
 export type CopyState =
   /** Not started, or interrupted so that it has to start again. */
-  | { is: 'absent' }
-  | ({ is: 'running' } & ImportProgress)
-  | { is: 'done' }
-  | { is: 'failed'; reason: string }
+  { is: 'absent' } | ({ is: 'running' } & ImportProgress) | { is: 'done' } | { is: 'failed'; reason: string }
 
 export type LiveState =
   | {

@@ -14,12 +14,7 @@ interface Basics extends Record<string, unknown> {
   tables: number
 }
 
-export async function inspectSource(
-  home: Home,
-  id: string,
-  spec: ImportSpec,
-  task: ImportTask,
-): Promise<SourceFacts> {
+export async function inspectSource(home: Home, id: string, spec: ImportSpec, task: ImportTask): Promise<SourceFacts> {
   return querySource(home, id, task.source, async (query) => {
     const [basics] = await query<Basics>(
       `select current_setting('server_version_num')::int as version,
@@ -32,7 +27,9 @@ export async function inspectSource(
     const facts: SourceFacts = { bytes: Number(bytes), tables, extensions: [], problems: [], warnings: [] }
     const newest = Number(spec.toolchain.major)
     if (major > newest) {
-      facts.problems.push(`the source runs PostgreSQL ${major}; a cluster of version ${newest} can import versions up to ${newest}`)
+      facts.problems.push(
+        `the source runs PostgreSQL ${major}; a cluster of version ${newest} can import versions up to ${newest}`,
+      )
       return facts
     }
     if (major < oldestMajor) {

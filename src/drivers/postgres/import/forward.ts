@@ -1,9 +1,9 @@
 // A program: forwards connections to a Unix socket to one PostgreSQL server elsewhere, whose addresses the platform has
 // checked. The clients are in boxes without a network. It also does TLS with the server, because libpq does not through a
-// Unix socket; what the clients send and receive it does not read. Usage: node forward.ts <settings as JSON>
+// Unix socket, and hides from them what they could use over TLS only. Usage: node forward.ts <settings as JSON>
 import { chmodSync, rmSync } from 'node:fs'
 import { connect, createServer, isIP, type Socket } from 'node:net'
-import { connect as connectTls } from 'node:tls'
+import { connect as connectTls, TLSSocket } from 'node:tls'
 import type { SslMode } from '../../../model/postgres/import.ts'
 
 export interface ForwardSettings {
@@ -46,16 +46,16 @@ async function forward(client: Socket): Promise<void> {
   try {
     const upstream = await openUpstream()
     if (client.destroyed) return void upstream.destroy()
-    const end = () => {
-      client.destroy()
-      upstream.destroy()
-    }
-    for (const socket of [client, upstream]) socket.on('error', end).on('close', end)
-    upstream.pipe(client)
+    // What one side has sent before it closed still reaches the other.
+    upstream.on('error', () => upstream.destroy()).on('close', () => client.destroySoon())
+    client.on('close', () => upstream.destroySoon())
+    if (upstream instanceof TLSSocket) relayGreeting(upstream, client)
+    else upstream.pipe(client)
     client.pipe(upstream)
   } catch (error) {
     console.error(`connection to ${settings.host}:${settings.port} failed: ${(error as Error).message}`)
-    client.end(errorResponse(error instanceof TlsFailure ? error.message : 'the source cannot be reached'))
+    const isRefused = error instanceof TlsFailure
+    client.end(errorResponse(isRefused ? '08004' : '08001', isRefused ? error.message : 'the source cannot be reached'))
   }
 }
 
@@ -87,7 +87,8 @@ function connectTo(host: string): Promise<Socket> {
 async function startTls(socket: Socket): Promise<Socket> {
   const answer = await askForTls(socket)
   if (answer === 'N' && settings.sslMode === 'prefer') return socket
-  if (answer === 'N') throw new TlsFailure(`the source does not support TLS, which sslmode=${settings.sslMode} requires`)
+  if (answer === 'N')
+    throw new TlsFailure(`the source does not support TLS, which sslmode=${settings.sslMode} requires`)
   // Without verification, as in libpq; the name matters for verify-full only.
   const isVerified = settings.sslMode.startsWith('verify')
   const name = isIP(settings.host) === 0 ? { servername: settings.host } : {}
@@ -116,9 +117,48 @@ function askForTls(socket: Socket): Promise<'S' | 'N'> {
   return promise.finally(() => socket.setTimeout(0))
 }
 
+const maxGreetingBytes = 8192
+const channelBinding = 'SCRAM-SHA-256-PLUS\0'
+
+/**
+ * Over TLS, the server offers a login that is bound to the TLS connection. A client that knows of no TLS takes this for
+ * an attack, so the offer is removed from the first message. The client then says that it does not support the binding.
+ */
+function relayGreeting(upstream: Socket, client: Socket): void {
+  let received = Buffer.alloc(0)
+  const passOn = (data: Buffer) => {
+    upstream.off('data', read)
+    client.write(data)
+    upstream.pipe(client)
+  }
+  const read = (data: Buffer) => {
+    received = Buffer.concat([received, data])
+    const length = received.length < 5 ? Number.POSITIVE_INFINITY : received.readUInt32BE(1) + 1
+    if (received.length < length) return received.length > maxGreetingBytes ? passOn(received) : undefined
+    const rest = received.subarray(length)
+    const message = received.subarray(0, length)
+    // The server may negotiate the version of the protocol first.
+    if (message[0] !== 'v'.charCodeAt(0)) return passOn(Buffer.concat([withoutBinding(message), rest]))
+    client.write(message)
+    received = Buffer.alloc(0)
+    if (rest.length > 0) read(rest)
+  }
+  upstream.on('data', read)
+}
+
+/** Only of an AuthenticationSASL message, which lists the names of mechanisms. */
+function withoutBinding(message: Buffer): Buffer {
+  const isSasl = message[0] === 'R'.charCodeAt(0) && message.length > 9 && message.readUInt32BE(5) === 10
+  const at = message.indexOf(channelBinding, 9, 'latin1')
+  if (!isSasl || at < 0) return message
+  const shorter = Buffer.concat([message.subarray(0, at), message.subarray(at + channelBinding.length)])
+  shorter.writeUInt32BE(shorter.length - 1, 1)
+  return shorter
+}
+
 /** A FATAL error of the protocol, which every client shows. */
-function errorResponse(message: string): Buffer {
-  const fields = ['SFATAL', 'VFATAL', 'C08001', `M${message}`].map((field) => `${field}\0`).join('')
+function errorResponse(code: string, message: string): Buffer {
+  const fields = ['SFATAL', 'VFATAL', `C${code}`, `M${message}`].map((field) => `${field}\0`).join('')
   const body = Buffer.from(`${fields}\0`)
   const head = Buffer.alloc(5)
   head.write('E')

@@ -46,7 +46,12 @@ export function passwordLine(
   return `${fields.map((field) => field.replaceAll(/[\\:]/g, '\\$&')).join(':')}\n`
 }
 
-export async function startDump({ home, jobs }: JobParts, id: string, spec: ImportSpec, task: ImportTask): Promise<void> {
+export async function startDump(
+  { home, jobs }: JobParts,
+  id: string,
+  spec: ImportSpec,
+  task: ImportTask,
+): Promise<void> {
   const { sockets, dumpJob } = importPaths(home, id)
   const { user, database } = task.source
   await startJob({ home, jobs }, id, spec, {
@@ -183,5 +188,7 @@ function reasonOf({ exitCode, log }: JobState & { is: 'ended' }): string {
     .map((line) => cleanText(stripLogTime(line)))
     .filter((line) => line !== '' && !/^(started|finished) \d+/.test(line))
     .map((line) => line.replace(/pg_(dump|restore): error: |psql: error: /, ''))
+    .map((line) => line.replace(/connection to server on socket "[^"]*" failed: /, ''))
+    .filter((line, index, all) => line !== all[index - 1])
   return [summary, ...lines.slice(-reasonLines)].join(': ')
 }

@@ -31,8 +31,9 @@ export async function querySource<T>(
     query_timeout: timeoutMs,
   })
   client.on('error', () => undefined)
-  const { stream } = (client as unknown as { connection: { stream: { bytesRead: number; destroy(error: Error): void } } })
-    .connection
+  const { stream } = (
+    client as unknown as { connection: { stream: { bytesRead: number; destroy(error: Error): void } } }
+  ).connection
   const watch = setInterval(() => {
     if (stream.bytesRead > maxAnswerBytes) stream.destroy(new Error('its answer is too large'))
   }, watchMs)
@@ -57,8 +58,11 @@ function sourceError(error: unknown): Error {
   if (error instanceof SourceError) return error
   const { code = '', message = String(error) } = error as { code?: string; message?: string }
   const text = cleanText(message)
-  if (/^08/.test(code)) return new SourceError(text, true, error)
+  // These are messages of the forwarder.
+  if (/^0800[14]$/.test(code)) return new SourceError(text, code === '08001', error)
   if (/^[0-9A-Z]{5}$/.test(code)) return new SourceError(`the source reports: ${text}`, temporary.test(code), error)
+  // The message would name the socket of the forwarder.
+  if (/^E[A-Z]+$/.test(code)) return new SourceError('the connection to the source was interrupted', true, error)
   return new SourceError(`the connection to the source failed: ${text}`, true, error)
 }
 
@@ -66,7 +70,10 @@ const maxTextLength = 500
 
 /** The text of a tenant's server, for messages and for the state database, which cannot store zero bytes. */
 export function cleanText(text: string): string {
-  return text.replaceAll(/[\u0000-\u001f\u007f]+/g, ' ').trim().slice(0, maxTextLength)
+  return text
+    .replaceAll(/\p{Cc}+/gu, ' ')
+    .trim()
+    .slice(0, maxTextLength)
 }
 
 /** Drops what a live import created at the source. Does nothing where it does not exist. */

@@ -72,13 +72,20 @@ export async function prepareCopy(
   )
   await client.query(id, superuser, `CREATE DATABASE ${database} OWNER schema_admin`)
   await client.query(id, superuser, grantPoolerConnect(copyDatabase))
-  const installed = new Set((await client.extensions.list(id, copyDatabase)).filter((one) => one.installed).map(({ name }) => name))
+  const installed = new Set(
+    (await client.extensions.list(id, copyDatabase)).filter((one) => one.installed).map(({ name }) => name),
+  )
   for (const { name, schema } of extensions) if (!installed.has(name)) await enableExtension(client, id, name, schema)
 }
 
 async function enableExtension(client: TargetClient, id: string, name: string, schema: string): Promise<void> {
   try {
-    await client.extensions.enable(id, copyDatabase, name, schema === 'pg_catalog' ? {} : { schema, createSchema: true })
+    await client.extensions.enable(
+      id,
+      copyDatabase,
+      name,
+      schema === 'pg_catalog' ? {} : { schema, createSchema: true },
+    )
   } catch (error) {
     // Another extension may have required and installed it.
     if (error instanceof BerthError && error.code === 'conflict') return
@@ -134,7 +141,13 @@ export async function subscribe(
   const line = passwordLine(sockets, sourcePort, source)
   ensureFile(passwords, line, { mode: 0o600, uid: (await clusterUsers(uid)).server?.uid })
   if (await isSubscribed(client, id)) return
-  const settings = { host: sockets, port: String(sourcePort), user: source.user, dbname: source.database, passfile: passwords }
+  const settings = {
+    host: sockets,
+    port: String(sourcePort),
+    user: source.user,
+    dbname: source.database,
+    passfile: passwords,
+  }
   const connection = Object.entries(settings).map(([name, value]) => `${name}='${value.replaceAll(/['\\]/g, '\\$&')}'`)
   const name = replicationName(importId)
   await client.query(
@@ -211,7 +224,10 @@ export async function replaceTarget(client: SqlClient, id: string, database: str
   )
 }
 
+/** The role is created first and dropped last, so without it there is nothing of an import. */
 export async function dropCopy(client: SqlClient, id: string): Promise<void> {
+  const roles = await client.query(id, superuser, 'select 1 from pg_roles where rolname = $1', [importRole])
+  if (roles.length === 0) return
   await unsubscribe(client, id)
   await client.closeConnections(id, copyDatabase)
   await client.query(id, superuser, `DROP DATABASE IF EXISTS ${quoteIdentifier(copyDatabase)} WITH (FORCE)`)

@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import pg from 'pg'
 import { inject } from 'vitest'
-import { end } from './berth.ts'
-import { removeDirectory } from './directory.ts'
-import { freePorts } from './port.ts'
-import { until } from './until.ts'
+import { end } from '../berth.ts'
+import { removeDirectory } from '../directory.ts'
+import { freePorts } from '../port.ts'
+import { until } from '../until.ts'
 
 const nobody = 65_534
 
@@ -68,7 +68,14 @@ export async function startSource(major: '16' | '17', settings: Record<string, s
     query,
     async start() {
       server = spawn(`${bin}/postgres`, args, { ...user, stdio: 'ignore', cwd: '/' })
-      await until(() => query('postgres', 'select 1').then(() => true, () => false), 60)
+      await until(
+        () =>
+          query('postgres', 'select 1').then(
+            () => true,
+            () => false,
+          ),
+        60,
+      )
     },
     async stop() {
       if (server) await end(server, 'SIGQUIT')
