@@ -7,15 +7,15 @@ import { seal } from '../../model/seal.ts'
 import { getVisibleCluster } from '../../store/postgres/cluster.ts'
 import { findLastImport, insertImport, type ListedImport } from '../../store/postgres/import.ts'
 import { transition } from '../../store/transition.ts'
-import { type Context, checked } from '../context.ts'
+import type { Context } from '../context.ts'
 
 const defaultJobs = 4
 
 /** Whether the source can be reached and copied is found out in the background. */
 export async function createImport(ctx: Context, clusterId: string, input: CreateImport): Promise<ListedImport> {
-  const { source, database } = await checked(ctx, () => checkInput(input))
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
+  const { source, database } = checkInput(input)
   requireReady(cluster, 'a database can be imported')
   await ctx.db.transaction(async (tx) => {
     const id = await insertImport(tx, {
@@ -28,7 +28,7 @@ export async function createImport(ctx: Context, clusterId: string, input: Creat
     })
     if (id === undefined) throw conflict('an import is already in progress')
   })
-  return getImport(ctx, clusterId)
+  return getImport(ctx, cluster.id)
 }
 
 function checkInput(input: CreateImport) {
@@ -39,9 +39,13 @@ function checkInput(input: CreateImport) {
 }
 
 /** The last import, in any state. */
-export async function getImport(ctx: Context, clusterId: string): Promise<ListedImport> {
+export async function findImport(ctx: Context, clusterId: string): Promise<ListedImport | undefined> {
   const { cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
-  const found = await findLastImport(ctx.db, cluster.id)
+  return findLastImport(ctx.db, cluster.id)
+}
+
+async function getImport(ctx: Context, clusterId: string): Promise<ListedImport> {
+  const found = await findImport(ctx, clusterId)
   if (!found) throw notFound('Nothing was imported into this cluster')
   return found
 }

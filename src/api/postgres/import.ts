@@ -1,4 +1,5 @@
-import { cancelImport, createImport, cutOverImport, getImport } from '../../actions/postgres/import.ts'
+import { Type } from 'typebox'
+import { cancelImport, createImport, cutOverImport, findImport } from '../../actions/postgres/import.ts'
 import { CreateImport, type Import, ImportView } from '../../model/postgres/import.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
@@ -37,13 +38,17 @@ export const importRoutes: Route[] = [
     id: 'getImport',
     tag: 'Postgres',
     summary: 'Show the last import into a cluster',
+    description: '`data` is null if nothing was imported.',
     scope: 'read',
     params: ById,
     status: 200,
-    response: Data(ImportView),
-    errors: { 404: noImport },
+    response: Data(Type.Union([ImportView, Type.Null()])),
+    errors: { 404: noCluster },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params }) => ({ data: importView(await getImport(ctx, params.postgres_cluster_id)) }),
+    run: async ({ ctx, params }) => {
+      const found = await findImport(ctx, params.postgres_cluster_id)
+      return { data: found ? importView(found) : null }
+    },
   }),
   route({
     method: 'POST',

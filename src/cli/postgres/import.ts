@@ -82,11 +82,17 @@ function send(
   { status, cutover, cancel, database, jobs, live }: ImportOptions,
 ): Promise<Data<PostgresImport>> {
   const session = cli.session()
-  if (status) return request(session, 'GET', path)
+  if (status) return getLast(cli, path)
   if (cutover) return request(session, 'POST', `${path}/cutover`)
   if (cancel) return request(session, 'DELETE', path)
   const source = url === '-' ? readFileSync(0, 'utf8').trim() : url
   return request(session, 'POST', path, { url: source, database, jobs, live })
+}
+
+async function getLast(cli: ProgressCli, path: string): Promise<Data<PostgresImport>> {
+  const { data } = await request<Data<PostgresImport | null>>(cli.session(), 'GET', path)
+  if (data === null) throw new CommandError('nothing was imported into this cluster yet')
+  return { data }
 }
 
 function isPending({ status }: PostgresImport): boolean {
@@ -94,10 +100,9 @@ function isPending({ status }: PostgresImport): boolean {
 }
 
 function watch(cli: ProgressCli, path: string, nameOrId: string, { org }: OrgOptions): Promise<Data<PostgresImport>> {
-  const session = cli.session()
   return pollUntil(
     startProgress(cli.terminal(), cli.progress),
-    () => request<Data<PostgresImport>>(session, 'GET', path),
+    () => getLast(cli, path),
     ({ data }) => (isPending(data) ? sanitize(formatProgress(data, cli.progress.isTTY === true)) : undefined),
     `The import continues. Check its progress with: berth postgres import ${clusterArguments(nameOrId, org)} --status`,
   )

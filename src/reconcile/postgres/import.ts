@@ -26,7 +26,7 @@ const cleanupSeconds = 60
 const cutoverSeconds = 120
 const sequencesSeconds = 600
 
-/** A copy needs space for indexes and WAL, and the cluster becomes read-only at 95 %. */
+/** The copy and the dump share the disk with WAL, and the cluster becomes read-only at 95 %. */
 const usableFraction = 0.9
 
 export const importSteps: Steps<typeof importStates, Import> = {
@@ -52,7 +52,8 @@ export const importSteps: Steps<typeof importStates, Import> = {
     if (seen.is === 'failed') return advance('failed', seen.reason)
     if (seen.is === 'done') return advance('dumped', '', (tx) => resetImportProgress(tx, row.id))
     if (seen.is === 'running') {
-      if (seen.bytesDone > usableBytes(cluster)) return advance('failed', tooLarge(cluster))
+      const needed = seen.bytesDone + (row.bytesTotal ?? 0)
+      if (needed > usableBytes(cluster)) return advance('failed', tooLarge(cluster))
       return wait(pauseSeconds, 'dumping the source', (tx) => setImportProgress(tx, row.id, seen))
     }
     const refusal = await findRefusal(imports.startDump(cluster.id, spec, task))

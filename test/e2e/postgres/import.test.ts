@@ -145,6 +145,32 @@ describe('an import', () => {
   })
 })
 
+describe('an interrupted import', () => {
+  test('goes on after the control plane and its own processes were killed', { timeout: 240_000 }, async () => {
+    const id = clusters['16']!
+    await source.query(
+      'shop',
+      `create table sales.large as select n as id, repeat(md5(n::text), 20) as text from generate_series(1, 60000) n`,
+    )
+    await berth.ok('POST', `/v1/postgres/${id}/databases`, { name: 'second' })
+    await berth.ok('POST', `/v1/postgres/${id}/import`, { url: source.url('shop'), database: 'second', jobs: 1 })
+    for (const [state, job] of [
+      ['dumping', `dump-${id}`],
+      ['restoring', `load-${id}`],
+    ] as const) {
+      await untilStatus(id, state)
+      await until(() => existsSync(`${berth.home}/tree/${job}/supervise`) || existsSync(`${berth.home}/log/${job}`))
+      for (const child of berth.children) await end(child)
+      for (const pid of processesNamed(state === 'dumping' ? 'pg_dump' : 'pg_restore', id)) kill(pid)
+      await berth.up()
+    }
+    await untilStatus(id, 'done')
+    expect(await ask(id, 'select count(*)::int as n from sales.large', 'second')).toEqual([{ n: 60_000 }])
+    expect(await ask(id, 'select count(*)::int as n from sales.customer', 'second')).toEqual([{ n: 5000 }])
+    await source.query('shop', 'drop table sales.large')
+  })
+})
+
 describe('a live import', () => {
   test('follows the source while it writes, and has every row after the cut-over', { timeout: 240_000 }, async () => {
     const id = clusters['17']!

@@ -118,12 +118,20 @@ interface SlotRow extends Row {
   next: string
 }
 
+/**
+ * Measured from where the next record will be inserted, because a transaction may be committed before its record is
+ * written. At the start of a page that is behind the header of the page, which has 24 or 40 bytes.
+ */
+const distance = `case when pg_wal_lsn_diff(confirmed_flush_lsn, '0/0') % current_setting('wal_block_size')::int = 0
+    and pg_wal_lsn_diff(pg_current_wal_insert_lsn(), confirmed_flush_lsn) in (24, 40) then 0
+  else pg_wal_lsn_diff(pg_current_wal_insert_lsn(), confirmed_flush_lsn) end`
+
 export async function inspectSlot(home: Home, id: string, task: ImportTask): Promise<LiveState> {
   const name = replicationName(task.id)
   const [slot] = await querySource(home, id, task.source, (query) =>
     query<SlotRow>(
       `select to_jsonb(slot) ->> 'wal_status' as status,
-         greatest(0, pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn))::text as lag,
+         greatest(0, ${distance})::text as lag,
          extract(epoch from (select replay_lag from pg_stat_replication where pid = active_pid))::float8 as seconds,
          txid_snapshot_xmin(txid_current_snapshot())::text as oldest,
          txid_snapshot_xmax(txid_current_snapshot())::text as next
