@@ -2,6 +2,9 @@ import { isIP } from 'node:net'
 import { OutboundError, type OutboundPolicy } from './guarded-http.ts'
 import { isAllowedAddress } from './outbound-address.ts'
 
+/** Each one that does not answer takes the time of a connection attempt. */
+const maxAddresses = 4
+
 /**
  * Resolves a host that a tenant named and returns its addresses. Throws if one of them is not allowed: a mixture is an
  * attempt to get past the check. Connections must go to these addresses, not to the name.
@@ -20,7 +23,7 @@ export async function resolveTarget(
   if (refused !== undefined)
     throw refuse(`the address ${refused} is not allowed; BERTH_OUTBOUND_ALLOW lists exceptions`, false)
   if (addresses.length === 0) throw refuse('the name has no address', false)
-  return addresses
+  return addresses.slice(0, maxAddresses)
 }
 
 function findAddresses(host: string, lookup: OutboundPolicy['lookup']): Promise<string[] | Error> {

@@ -19,7 +19,8 @@ import {
 import { advance, type Steps, type World, wait } from '../step.ts'
 
 const pauseSeconds = 0.5
-const lagSeconds = 1
+const lagSeconds = 2
+const cutoverPauseSeconds = 1
 /** A source that cannot be reached is tried again for this long before anything was copied, and when cleaning up. */
 const patienceSeconds = 5
 const cleanupSeconds = 60
@@ -108,8 +109,10 @@ export const importSteps: Steps<typeof importStates, Import> = {
     }
     if ('unreachable' in seen) return wait(2, problem)
     const lag = { ...lagOf(seen), transaction: isCaughtUp(seen) ? seen.transaction : null }
-    return wait(lagSeconds, isCaughtUp(seen) ? 'waiting for the source to be quiet' : describeLag(seen), (tx) =>
-      setImportLag(tx, row.id, lag),
+    return wait(
+      cutoverPauseSeconds,
+      isCaughtUp(seen) ? 'waiting for the source to be quiet' : describeLag(seen),
+      (tx) => setImportLag(tx, row.id, lag),
     )
   },
 

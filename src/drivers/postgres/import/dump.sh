@@ -20,6 +20,10 @@ if [ -n "$SLOT" ]; then
   done
 fi
 
+# Timeouts that the owner of the source has set, as far as its version knows them.
+no_timeouts="do \$\$ begin perform set_config(name, '0', false) from pg_settings where name in
+  ('statement_timeout', 'transaction_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout'); end \$\$;"
+
 # The snapshot exists as long as the session that exported it.
 mkfifo /tmp/commands /tmp/answers || exit 11
 if [ -n "$SLOT" ]; then
@@ -28,7 +32,9 @@ else
   query < /tmp/commands > /tmp/answers &
 fi
 exec 3> /tmp/commands 4< /tmp/answers
-echo 'set statement_timeout = 0; set idle_in_transaction_session_timeout = 0;' >&3
+# A session that failed has printed why, and there is no answer to read.
+trap '' PIPE
+echo "$no_timeouts" >&3
 if [ -n "$SLOT" ]; then
   echo "CREATE_REPLICATION_SLOT \"$SLOT\" LOGICAL pgoutput EXPORT_SNAPSHOT;" >&3
   IFS='|' read -r _ _ snapshot _ <&4 || exit 11
@@ -37,8 +43,10 @@ else
   read -r snapshot <&4 || exit 11
 fi
 
+trap - PIPE
+
 query > source.counts <<SQL &
-set statement_timeout = 0;
+$no_timeouts
 begin isolation level repeatable read read only;
 set transaction snapshot '$snapshot';
 $COUNT_ROWS \\gexec

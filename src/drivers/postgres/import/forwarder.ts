@@ -7,7 +7,7 @@ import type { Supervisor } from '../../s6/driver.ts'
 import { clusterUsers, sharedWithServer } from '../users.ts'
 import type { ImportSpec, ImportTask } from './driver.ts'
 import type { ForwardSettings } from './forward.ts'
-import { forwardUser, importPaths, sourcePort } from './paths.ts'
+import { importPaths, importUser, sourcePort } from './paths.ts'
 
 const program = new URL('forward.ts', import.meta.url).pathname
 const startTimeoutSeconds = 20
@@ -28,7 +28,7 @@ export async function ensureForwarder(
     port: source.port,
     host: source.host,
     sslMode: source.sslMode,
-    user: forwardUser(home, users.server) ?? null,
+    user: importUser(home, users.server) ?? null,
   }
   // Different settings are a different command, which restarts the service.
   const command = [process.execPath, '--disable-warning=ExperimentalWarning', program, JSON.stringify(settings)]

@@ -17,7 +17,7 @@ import { importRole } from '../sql/platform-role.ts'
 import { ensureTools } from '../toolchain/tools.ts'
 import { clusterUsers, type User } from '../users.ts'
 import type { CopyState, ImportSpec, ImportTask } from './driver.ts'
-import { copyUser, importPaths, sourcePort } from './paths.ts'
+import { importPaths, importUser, sourcePort } from './paths.ts'
 import { cleanText } from './source.ts'
 
 export interface JobParts {
@@ -127,7 +127,7 @@ async function startJob({ home, jobs }: JobParts, id: string, spec: ImportSpec, 
 /** Without namespaces, only the user of the server can enter the directory of its socket. */
 async function jobUser(home: Home, uid: number | undefined): Promise<User | undefined> {
   const { server } = await clusterUsers(uid)
-  return (await canConfine()) ? copyUser(home, server) : server
+  return (await canConfine()) ? importUser(home, server) : server
 }
 
 const progressLines = 50

@@ -30,14 +30,10 @@ export function importPaths(home: Home, id: string): ImportPaths {
 export const sourcePort = 5432
 
 /**
- * Jobs that handle the dump have a user of their own: `keeper` could connect as superuser. It is in the group of the
- * server, to enter the directories of sockets.
+ * The jobs and the forwarder have a user of their own, the last free one of a home: `keeper` could connect as superuser,
+ * and the firewall lets no user of a cluster open connections. The jobs are in boxes and see nothing of the forwarder.
+ * The group is that of the server, by which they can enter the directories of sockets.
  */
-export function copyUser(home: Home, server: User | undefined): User | undefined {
+export function importUser(home: Home, server: User | undefined): User | undefined {
   return server && isRoot() ? { uid: home.uidStart + 3 * uidStride + 2, gid: server.gid } : undefined
-}
-
-/** The firewall lets this user open connections, other than those of clusters. */
-export function forwardUser(home: Home, server: User | undefined): User | undefined {
-  return server && isRoot() ? { uid: home.uidStart + 3 * uidStride + 3, gid: server.gid } : undefined
 }

@@ -11,7 +11,7 @@ cd "$2/dump" && cd .. || exit 10
 # After a reboot the job starts again, and finds what it has restored before.
 [ ! -e restoring ] || exit 23
 touch restoring || exit 10
-query() { "$tools/psql" -XAtq -v ON_ERROR_STOP=1 "$@"; }
+query() { "$tools/psql" -XAtq -v ON_ERROR_STOP=1; }
 
 # The platform creates extensions itself; the other entries need a superuser or name roles of the source.
 "$tools/pg_restore" --list dump > /tmp/contents || exit 20
@@ -26,9 +26,8 @@ perl -ne '
   "$tools/pg_restore" --dbname="$PGDATABASE" --role=schema_admin --no-owner --no-privileges --no-tablespaces \
     --jobs="$JOBS" --use-list=/tmp/list --verbose dump
   echo $? > /tmp/code
-} 2>&1 | perl -e "$REPORT" restore
+} 2>&1 | perl -e "$REPORT" restore || exit 21
 # Newer programs set parameters that an older server does not know, which REPORT ignores.
-[ $? = 0 ] || exit 21
 read -r code < /tmp/code
 [ "$code" -le 1 ] || exit 21
 

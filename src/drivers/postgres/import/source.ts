@@ -7,9 +7,14 @@ import { quoteIdentifier } from '../sql/quote.ts'
 import { type ImportTask, type LiveState, SourceError } from './driver.ts'
 import { importPaths, sourcePort } from './paths.ts'
 
+/** For all queries on one connection together. */
 const timeoutMs = 20_000
+/** Sources that do not answer must not keep the whole loop waiting. */
+const maxConnections = 3
 const maxAnswerBytes = 16 * 1024 ** 2
 const watchMs = 50
+
+let openConnections = 0
 
 export type SourceQuery = <R extends Row>(text: string, values?: unknown[]) => Promise<R[]>
 
@@ -20,11 +25,15 @@ export async function querySource<T>(
   source: ImportSource,
   use: (query: SourceQuery) => Promise<T>,
 ): Promise<T> {
+  if (openConnections >= maxConnections) throw new Error('too many sources of imports are being queried')
+  openConnections++
   const client = new pg.Client({
     host: importPaths(home, id).sockets,
     port: sourcePort,
     user: source.user,
-    password: source.password,
+    // As a function, so that an empty one is not replaced by PGPASSWORD of the platform.
+    password: () => source.password,
+    ssl: false,
     database: source.database,
     application_name: 'berth-import',
     connectionTimeoutMillis: timeoutMs,
@@ -34,8 +43,10 @@ export async function querySource<T>(
   const { stream } = (
     client as unknown as { connection: { stream: { bytesRead: number; destroy(error: Error): void } } }
   ).connection
+  const started = performance.now()
   const watch = setInterval(() => {
     if (stream.bytesRead > maxAnswerBytes) stream.destroy(new Error('its answer is too large'))
+    if (performance.now() - started > timeoutMs) stream.destroy(new Error('it did not answer in time'))
   }, watchMs)
   try {
     await client.connect()
@@ -44,6 +55,7 @@ export async function querySource<T>(
   } catch (error) {
     throw sourceError(error)
   } finally {
+    openConnections--
     clearInterval(watch)
     // Not awaited, because an unresponsive server does not close the connection either.
     void client.end().catch(() => undefined)
@@ -58,11 +70,13 @@ function sourceError(error: unknown): Error {
   if (error instanceof SourceError) return error
   const { code = '', message = String(error) } = error as { code?: string; message?: string }
   const text = cleanText(message)
+  // The message would name the socket of the forwarder.
+  if (/^(ECONN|ENOENT|EPIPE)/.test(code)) {
+    return new SourceError('the connection to the source was interrupted', true, error)
+  }
   // These are messages of the forwarder.
   if (/^0800[14]$/.test(code)) return new SourceError(text, code === '08001', error)
   if (/^[0-9A-Z]{5}$/.test(code)) return new SourceError(`the source reports: ${text}`, temporary.test(code), error)
-  // The message would name the socket of the forwarder.
-  if (/^E[A-Z]+$/.test(code)) return new SourceError('the connection to the source was interrupted', true, error)
   return new SourceError(`the connection to the source failed: ${text}`, true, error)
 }
 
