@@ -1,7 +1,7 @@
 // A program: forwards connections to a Unix socket to one PostgreSQL server elsewhere, whose addresses the platform has
 // checked. The clients are in boxes without a network. It also does TLS with the server, because libpq does not through a
 // Unix socket, and hides from them what they could use over TLS only. Usage: node forward.ts <settings as JSON>
-import { chmodSync, rmSync } from 'node:fs'
+import { chmodSync, renameSync, rmSync } from 'node:fs'
 import { connect, createServer, isIP, type Socket } from 'node:net'
 import { connect as connectTls, TLSSocket } from 'node:tls'
 import type { SslMode } from '../../../model/postgres/import.ts'
@@ -29,10 +29,12 @@ class TlsFailure extends Error {}
 const settings: ForwardSettings = JSON.parse(process.argv[2]!)
 const server = createServer((client) => void forward(client))
 server.maxConnections = maxConnections
-rmSync(settings.socket, { force: true })
-server.listen(settings.socket, () => {
-  // The directory decides who can reach it.
-  chmodSync(settings.socket, 0o666)
+const fresh = `${settings.socket}.new`
+rmSync(fresh, { force: true })
+server.listen(fresh, () => {
+  // The directory decides who can reach it. It appears under its name when it can be used.
+  chmodSync(fresh, 0o666)
+  renameSync(fresh, settings.socket)
   if (settings.user !== null) {
     process.setgroups!([])
     process.setgid!(settings.user.gid)
