@@ -174,7 +174,7 @@ describe('a live import', () => {
     const id = clusters['17']!
     let written = 0
     let isWriting = true
-    const writer = (async () => {
+    const write = async () => {
       while (isWriting) {
         await source.query(
           'shop',
@@ -184,11 +184,18 @@ describe('a live import', () => {
            insert into measurement values ('2026-01-15', ${10_000 + written})`,
         )
       }
-    })()
+    }
+    let writer = write()
     await berth.ok('POST', `/v1/postgres/${id}/import`, { url: source.url('shop'), live: true })
     await untilStatus(id, 'live')
     const before = written
     await until(() => written > before + 20, 60)
+    isWriting = false
+    await writer
+    await source.stop()
+    await source.start()
+    isWriting = true
+    writer = write()
     await berth.ok('POST', `/v1/postgres/${id}/import/cutover`)
     expect((await show(id)).status).toBe('cutover')
     isWriting = false

@@ -53,6 +53,9 @@ $COUNT_ROWS \\gexec
 SQL
 counting=$!
 
+# Ends with this shell, also where it is not alone in its box.
+while sleep 1 && kill -0 $$; do echo "size $(du -sb dump | cut -f 1)"; done 2>/dev/null &
+
 {
   "$tools/pg_dump" --format=directory --jobs="$JOBS" --snapshot="$snapshot" --file=dump --verbose \
     --lock-wait-timeout=60s --no-publications --no-subscriptions --no-security-labels

@@ -7,7 +7,7 @@ import type { Supervisor } from '../../s6/driver.ts'
 import { type ImportDriver, type ImportSpec, type ImportTask, type LiveState, SourceError } from './driver.ts'
 import { inspectSource } from './facts.ts'
 import { ensureForwarder } from './forwarder.ts'
-import { inspectCopy, type JobParts, measureDump, startDump, startRestore } from './job.ts'
+import { inspectCopy, type JobParts, startDump, startRestore } from './job.ts'
 import { importPaths, sourcePort } from './paths.ts'
 import { cleanSource, ensurePublication, inspectSlot, readSequences } from './source.ts'
 import {
@@ -45,7 +45,7 @@ export function importDriver(parts: ImportParts): ImportDriver {
       await jobs.removeJob(importPaths(home, id).dumpJob)
       await startDump(parts, id, spec, task)
     },
-    inspectDump: (id) => inspectCopy(jobs, importPaths(home, id).dumpJob, async () => measureDump(home, id)),
+    inspectDump: (id) => inspectCopy(jobs, importPaths(home, id).dumpJob),
     startRestore: (id, spec, task, extensions) => restore(parts, id, spec, task, extensions),
     inspectRestore: (id) => inspectCopy(jobs, importPaths(home, id).restoreJob, () => measureCopy(postgres, id)),
     canSubscribe: (id) => canSubscribe(postgres, id),

@@ -6,10 +6,17 @@ import { parseProgress, passwordLine } from './job.ts'
 const at = '2026-11-18 11:22:31.143947605  '
 
 test('progress is what was finished, or started before the last one', () => {
-  expect(parseProgress([])).toEqual({ tablesDone: 0, tableName: null })
-  expect(parseProgress([`${at}started 1 public.a`])).toEqual({ tablesDone: 0, tableName: 'public.a' })
-  expect(parseProgress([`${at}started 3 public.a b`, `${at}noise`])).toEqual({ tablesDone: 2, tableName: 'public.a b' })
-  expect(parseProgress([`${at}started 5 a`, `${at}finished 2`])).toEqual({ tablesDone: 2, tableName: 'a' })
+  expect(parseProgress([])).toEqual({ tablesDone: 0, tableName: null, bytesDone: 0 })
+  expect(parseProgress([`${at}started 1 public.a`])).toMatchObject({ tablesDone: 0, tableName: 'public.a' })
+  expect(parseProgress([`${at}started 3 public.a b`, `${at}noise`])).toMatchObject({
+    tablesDone: 2,
+    tableName: 'public.a b',
+  })
+  expect(parseProgress([`${at}started 5 a`, `${at}finished 2`, `${at}size 77`])).toEqual({
+    tablesDone: 2,
+    tableName: 'a',
+    bytesDone: 77,
+  })
 })
 
 test('a line of a password file has its separators escaped', () => {

@@ -7,7 +7,6 @@ import { canConfine } from '../../confine/probe.ts'
 import { ensureDirectory, ensureFile } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { driverProgram } from '../../host/program.ts'
-import { inspectUntrustedFile, listUntrustedDirectory } from '../../host/untrusted-file.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
 import { stripLogTime } from '../../s6/job.ts'
 import { programPaths } from '../confinement.ts'
@@ -131,23 +130,16 @@ async function jobUser(home: Home, uid: number | undefined): Promise<User | unde
 }
 
 const progressLines = 50
-const maxFiles = 100_000
-
-/** The size of the dump; the files are lists of a directory that the job writes. */
-export function measureDump(home: Home, id: string): number {
-  const { work } = importPaths(home, id)
-  const files = listUntrustedDirectory(work, 'dump', maxFiles)
-  return files.reduce((sum, file) => sum + (inspectUntrustedFile(work, `dump/${file}`)?.size ?? 0), 0)
-}
-
-export async function inspectCopy(jobs: JobDriver, name: string, measure: () => Promise<number>): Promise<CopyState> {
+/** The size of the copy is what the job reports, unless it can be measured. */
+export async function inspectCopy(jobs: JobDriver, name: string, measure?: () => Promise<number>): Promise<CopyState> {
   const state = await jobs.inspectJob(name)
   if (state.is === 'absent') return { is: 'absent' }
   if (state.is === 'ended') {
     if (isInterrupted(state)) return { is: 'absent' }
     return state.exitCode === 0 ? { is: 'done' } : { is: 'failed', reason: reasonOf(state) }
   }
-  return { is: 'running', ...parseProgress(jobs.readJobLog(name, progressLines)), bytesDone: await measure() }
+  const progress = parseProgress(jobs.readJobLog(name, progressLines))
+  return { is: 'running', ...progress, ...(measure && { bytesDone: await measure() }) }
 }
 
 /** A job that was killed starts again from the beginning. */
@@ -158,7 +150,7 @@ function isInterrupted({ exitCode, signal }: JobState & { is: 'ended' }): boolea
 /** The exit code of restore.sh when a reboot has started it a second time. */
 const restartedCode = 23
 
-export function parseProgress(log: string[]): Omit<ImportProgress, 'bytesDone'> {
+export function parseProgress(log: string[]): ImportProgress {
   const lines = log.map(stripLogTime)
   const finished = lines.findLast((line) => /^finished \d+$/.test(line))
   const started = /^started (\d+) (.*)$/.exec(lines.findLast((line) => /^started \d+ /.test(line)) ?? '')
@@ -166,6 +158,7 @@ export function parseProgress(log: string[]): Omit<ImportProgress, 'bytesDone'> 
     // One process reports only what it starts.
     tablesDone: finished ? Number(finished.split(' ')[1]) : Math.max(0, Number(started?.[1] ?? 0) - 1),
     tableName: started ? cleanText(started[2]!) : null,
+    bytesDone: Number(lines.findLast((line) => /^size \d{1,15}$/.test(line))?.split(' ')[1] ?? 0),
   }
 }
 
@@ -186,7 +179,7 @@ function reasonOf({ exitCode, log }: JobState & { is: 'ended' }): string {
   const summary = failures[exitCode ?? 0] ?? `the copy ended with exit code ${exitCode}`
   const lines = log
     .map((line) => cleanText(stripLogTime(line)))
-    .filter((line) => line !== '' && !/^(started|finished) \d+/.test(line))
+    .filter((line) => line !== '' && !/^(started|finished|size) \d+/.test(line))
     .map((line) => line.replace(/pg_(dump|restore): error: |psql: error: /, ''))
     .map((line) => line.replace(/connection to server on socket "[^"]*" failed: /, ''))
     .filter((line, index, all) => line !== all[index - 1])
