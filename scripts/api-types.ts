@@ -44,6 +44,7 @@ const platformSchemas = [
   'PostgresDatabase',
   'PostgresDiscardedData',
   'PostgresDrill',
+  'PostgresImport',
   'PostgresExtension',
   'PostgresLog',
   'PostgresUser',

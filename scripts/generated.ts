@@ -6,6 +6,7 @@ import { snapshotStates, volumeStates } from '../src/model/app/volume.ts'
 import { backupStates } from '../src/model/postgres/backup.ts'
 import { clusterStates } from '../src/model/postgres/cluster.ts'
 import { drillStates } from '../src/model/postgres/drill.ts'
+import { importStates } from '../src/model/postgres/import.ts'
 import { sandboxStates } from '../src/model/sandbox/sandbox.ts'
 import type { StateTable } from '../src/model/states.ts'
 import { apiTypesSource } from './api-types.ts'
@@ -22,6 +23,7 @@ export function generatedFiles(): Record<string, string> {
       cluster: clusterStates,
       backup: backupStates,
       drill: drillStates,
+      import: importStates,
       app: appStates,
       machine: machineStates,
       volume: volumeStates,

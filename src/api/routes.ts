@@ -27,6 +27,7 @@ import { backupRoutes } from './postgres/backup.ts'
 import { clusterRoutes } from './postgres/cluster.ts'
 import { databaseRoutes } from './postgres/database.ts'
 import { drillRoutes } from './postgres/drill.ts'
+import { importRoutes } from './postgres/import.ts'
 import { clusterLogRoutes } from './postgres/log.ts'
 import { recoverRoutes } from './postgres/recover.ts'
 import { userRoutes } from './postgres/user.ts'
@@ -50,6 +51,7 @@ export const platformRoutes: Route[] = [
   ...adoptRoutes,
   ...drillRoutes,
   ...recoverRoutes,
+  ...importRoutes,
   ...userRoutes,
   ...databaseRoutes,
   ...attachmentRoutes,

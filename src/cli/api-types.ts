@@ -464,6 +464,38 @@ export interface PostgresExtension {
   } | null
 }
 
+export interface PostgresImport {
+  id: string
+  status:
+    | 'checking'
+    | 'dumping'
+    | 'restoring'
+    | 'live'
+    | 'cutover'
+    | 'finishing'
+    | 'failing'
+    | 'canceling'
+    | 'done'
+    | 'failed'
+    | 'canceled'
+  progress?: string
+  source: string
+  database: string
+  live: boolean
+  jobs: number
+  tables_done: number
+  tables_total: number | null
+  bytes_done: number
+  bytes_total: number | null
+  current_table: string | null
+  lag_bytes: number | null
+  lag_seconds: number | null
+  warnings: string[]
+  created_at: string
+  finished_at: string | null
+  failure?: string
+}
+
 export interface PostgresLog {
   lines: string[]
 }

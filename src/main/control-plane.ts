@@ -19,6 +19,7 @@ import { supportsPrivateNetworks } from '../drivers/network/private.ts'
 import { backupDriver } from '../drivers/postgres/backup/backup.ts'
 import { drillDriver } from '../drivers/postgres/drill/drill.ts'
 import { localHosting } from '../drivers/postgres/hosting.ts'
+import { importDriver } from '../drivers/postgres/import/import.ts'
 import { poolerDriver } from '../drivers/postgres/pooler/pooler.ts'
 import { receiverDriver } from '../drivers/postgres/receiver/receiver.ts'
 import { restoreDriver } from '../drivers/postgres/restore/restore.ts'
@@ -92,7 +93,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   const jobs = jobDriver(supervisor)
   const cgroups = cgroupDriver()
   const volumes = volumeDriver({ home, jobs })
-  const images = imageStore({ home, policy: imagePolicy(config, log) })
+  const images = imageStore({ home, policy: outboundPolicy(config, log, 'registry') })
   const boxes = withSubvolumes(boxDriver({ home, supervisor, cgroups, images }), home)
   return {
     db,
@@ -111,6 +112,13 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
     backups: backupDriver({ home, jobs, repository }),
     restores: restoreDriver({ home, supervisor, jobs, repository, postgres }),
     drills: drillDriver({ home, jobs }),
+    imports: importDriver({
+      home,
+      supervisor,
+      jobs,
+      postgres,
+      policy: outboundPolicy(config, log, 'source of an import'),
+    }),
     boxes,
     checkpoints: checkpointDriver({ home, jobs, cgroups }),
     services: boxServices({ home, boxes }),
@@ -131,11 +139,11 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
 }
 
 /** Tenants get the same message for all failures, so the log is the only place for the reason. */
-function imagePolicy({ outboundAllow, outboundDns }: Config, log: Logger): OutboundPolicy {
+function outboundPolicy({ outboundAllow, outboundDns }: Config, log: Logger, target: string): OutboundPolicy {
   return {
     allowed: outboundAllow,
     lookup: outboundLookup(outboundDns),
-    onFailure: ({ host, reason }) => log.info({ host, reason }, 'request to a registry failed'),
+    onFailure: ({ host, reason }) => log.info({ host, reason }, `request to a ${target} failed`),
   }
 }
 

@@ -5,6 +5,7 @@ import { describeError } from '../model/errors.ts'
 import { backupStates } from '../model/postgres/backup.ts'
 import { clusterStates } from '../model/postgres/cluster.ts'
 import { drillStates } from '../model/postgres/drill.ts'
+import { importStates } from '../model/postgres/import.ts'
 import { sandboxStates } from '../model/sandbox/sandbox.ts'
 import { isWorking, type StateTable } from '../model/states.ts'
 import { type Micros, nowMicros } from '../model/time.ts'
@@ -15,6 +16,7 @@ import { commitWithoutDisk, type Query, type Tx } from '../store/db.ts'
 import { loadBackup } from '../store/postgres/backup.ts'
 import { loadCluster } from '../store/postgres/cluster.ts'
 import { loadDrill } from '../store/postgres/drill.ts'
+import { loadImport } from '../store/postgres/import.ts'
 import { loadSandbox } from '../store/sandbox/sandbox.ts'
 import { type Kind, lockState, transition } from '../store/transition.ts'
 import { holdsLease, type Lease, leaseDue, release, releaseAfterError, removeWork } from '../store/work.ts'
@@ -24,6 +26,7 @@ import { snapshotSteps, volumeSteps } from './app/volume.ts'
 import { backupSteps } from './postgres/backup.ts'
 import { clusterSteps } from './postgres/cluster.ts'
 import { drillSteps } from './postgres/drill.ts'
+import { importSteps } from './postgres/import.ts'
 import { sandboxSteps } from './sandbox/sandbox.ts'
 import { advance, type StepResult, type World } from './step.ts'
 
@@ -46,6 +49,7 @@ const kinds: Record<Kind, KindOfWork> = {
   backup: { states: backupStates, load: loadBackup, steps: backupSteps },
   cluster: { states: clusterStates, load: loadCluster, steps: clusterSteps },
   drill: { states: drillStates, load: loadDrill, steps: drillSteps },
+  import: { states: importStates, load: loadImport, steps: importSteps },
   machine: { states: machineStates, load: loadMachine, steps: machineSteps },
   sandbox: { states: sandboxStates, load: loadSandbox, steps: sandboxSteps },
   snapshot: { states: snapshotStates, load: loadSnapshot, steps: snapshotSteps },

@@ -6,6 +6,7 @@ import type { MachineDriver } from '../drivers/machine/driver.ts'
 import type { BackupDriver } from '../drivers/postgres/backup/driver.ts'
 import type { DrillDriver } from '../drivers/postgres/drill/driver.ts'
 import type { Hosting, PostgresDriver } from '../drivers/postgres/driver.ts'
+import type { ImportDriver } from '../drivers/postgres/import/driver.ts'
 import type { PoolerDriver } from '../drivers/postgres/pooler/driver.ts'
 import type { ReceiverDriver } from '../drivers/postgres/receiver/driver.ts'
 import type { RestoreDriver } from '../drivers/postgres/restore/driver.ts'
@@ -26,6 +27,7 @@ export interface World {
   backups: BackupDriver
   restores: RestoreDriver
   drills: DrillDriver
+  imports: ImportDriver
   boxes: BoxDriver
   services: BoxServices
   checkpoints: CheckpointDriver

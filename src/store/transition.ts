@@ -6,7 +6,7 @@ import type { Tx } from './db.ts'
 import { enqueue } from './work.ts'
 
 /** Resource tables with a `state` column. The name becomes part of SQL text, so it must come from this list. */
-export type Kind = 'machine' | 'app' | 'cluster' | 'backup' | 'drill' | 'sandbox' | 'volume' | 'snapshot'
+export type Kind = 'machine' | 'app' | 'cluster' | 'backup' | 'drill' | 'import' | 'sandbox' | 'volume' | 'snapshot'
 
 /**
  * Locks a resource. The lock order is the resource first, then its work row. Steps of machines and volumes lock those rows

@@ -53,6 +53,8 @@ const outbound: Record<string, string> = {
   'src/drivers/network/lookup.ts': 'asks DNS about host names of apps, and hides internal addresses',
   'src/drivers/network/port.ts': 'addresses of the configuration',
   'src/live/sandbox/proxy.ts': 'the address of the box, or a name that is resolved inside the box',
+  'src/drivers/postgres/import/forward.ts':
+    'the addresses of the source of an import, which outbound-target.ts has checked',
   'src/drivers/postgres/confinement.ts': 'resolves the addresses that the operator configured',
   'src/main/status.ts': 'the API of this platform',
   'src/reconcile/app/machine-check-run.ts': 'the address of the box',

@@ -13,6 +13,7 @@ import { addConnectCommands, type RunPsql } from './connect.ts'
 import { addDatabaseCommands } from './database.ts'
 import { addDrillCommands } from './drill.ts'
 import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions, withClusterArgument } from './find.ts'
+import { addImportCommand } from './import.ts'
 import { addLogCommand } from './log.ts'
 import { addRecoverCommand } from './recover.ts'
 import { addRestoreCommands } from './restore.ts'
@@ -61,6 +62,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addRecoverCommand(postgres, cli)
   addWindowCommand(postgres, cli)
   addDrillCommands(postgres, cli)
+  addImportCommand(postgres, cli)
 }
 
 function addCreate(postgres: Command, cli: PostgresCli): void {

@@ -33,13 +33,14 @@ export function innerAddresses(published: Address[]): InnerAddresses {
 export function serverConfinement(
   paths: ClusterPaths,
   users: ClusterUsers,
-  toolchain: Toolchain,
+  { toolchain, subscribes }: { toolchain: Toolchain; subscribes?: boolean | undefined },
   published: Address[],
 ): Confinement {
+  const source = subscribes ? [paths.sourceSockets] : []
   return {
     user: users.server,
     // Without the client programs, which may be unpacked later: another definition would restart the server.
-    readable: [...visiblePaths(toolchain.bin, toolchain.share), paths.configuration, paths.tls],
+    readable: [...visiblePaths(toolchain.bin, toolchain.share), paths.configuration, paths.tls, ...source],
     writable: [paths.data],
     names: users.names,
     listen: published,

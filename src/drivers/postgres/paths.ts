@@ -15,6 +15,8 @@ export interface ClusterPaths {
   connection: string
   /** The directory of the Unix socket. The server itself cannot see it. */
   sockets: string
+  /** The directory of the socket to the source of an import, which the server sees if it subscribes to one. */
+  sourceSockets: string
   /** Locked while any process of the server runs. */
   lock: string
   /** The pid of the service that started the server. */
@@ -45,6 +47,7 @@ export function clusterPaths(home: Home, id: string): ClusterPaths {
     identities: `${directory}/configuration/pg_ident.conf`,
     connection: `${directory}/connection.json`,
     sockets: `${home.run}/${id}`,
+    sourceSockets: `${home.run}/source-${id}`,
     lock: `${directory}/lock`,
     pid: `${directory}/pid`,
     service: `pg-${id}`,

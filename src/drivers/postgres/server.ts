@@ -21,7 +21,14 @@ import { ensureFirewall } from './firewall.ts'
 import { readCheckpoint } from './identity.ts'
 import { type ClusterPaths, clusterPaths } from './paths.ts'
 import { findReadyService } from './postmaster.ts'
-import { clusterSettings, renderAccess, renderIdentities, renderSettings, splitSettings } from './settings.ts'
+import {
+  clusterSettings,
+  renderAccess,
+  renderIdentities,
+  renderSettings,
+  splitSettings,
+  subscriberSettings,
+} from './settings.ts'
 import { sqlAdmin } from './sql/admin.ts'
 import { openConnections, probe, writeConnection } from './sql/connection.ts'
 import { hasLibrary } from './toolchain/tools.ts'
@@ -77,6 +84,7 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
   const users = await clusterUsers(spec.uid)
   const isConfined = await canConfine()
   prepareDirectories(paths, users, isConfined)
+  if (spec.subscribes) ensureDirectory(paths.sourceSockets, sharedWithServer(users))
   await ensureFirewall(home)
   const renewed = await ensureServerCertificate({ home, directory: paths.tls, hosts: spec.hosts, readers: spec.uid })
   if (renewed && existsSync(paths.settings)) {
@@ -94,7 +102,7 @@ async function ensureRunning({ home, supervisor }: PostgresParts, id: string, sp
   })
   writeConnection(paths, spec)
   const command = [`${spec.toolchain.bin}/postgres`, ...serverArguments(paths, fixed)]
-  const confinement = serverConfinement(paths, users, spec.toolchain, published)
+  const confinement = serverConfinement(paths, users, spec, published)
   const socket = `${paths.sockets}/.s.PGSQL.${spec.port}`
   await supervisor.ensureService(paths.service, {
     command: await confineService(home, command, {
@@ -149,7 +157,7 @@ function settingsOf(
     identityFile: paths.identities,
     hasStatements: hasLibrary(spec.toolchain, 'pg_stat_statements'),
     hasJit: hasLibrary(spec.toolchain, 'llvmjit'),
-    overrides: spec.settings,
+    overrides: { ...(spec.subscribes && subscriberSettings), ...spec.settings },
   })
 }
 
@@ -204,6 +212,7 @@ async function remove({ home, supervisor }: PostgresParts, id: string): Promise<
   await supervisor.removeService(paths.service)
   await killOrphans(paths)
   moveToTrash(home, paths.sockets)
+  moveToTrash(home, paths.sourceSockets)
   moveToTrash(home, paths.directory)
   emptyTrash(home)
 }

@@ -120,6 +120,9 @@ function walSettings({ plan, diskSizeGb }: SettingsInput): Settings {
   }
 }
 
+/** Of a cluster that a live import replicates into. */
+export const subscriberSettings: Settings = { max_logical_replication_workers: '4' }
+
 function logSettings({ id, plan, hasStatements }: SettingsInput): Settings {
   return {
     cluster_name: id,

@@ -114,6 +114,8 @@ export interface Cluster {
   quotaCheckedAt: Micros | null
   /** Whether commits wait until the archive has their WAL. */
   synchronousArchive: boolean
+  /** Whether its server may run subscriptions, since its first live import. */
+  subscribes: boolean
   drillQuery: string | null
   scratch: boolean
   retentionAt: Micros | null

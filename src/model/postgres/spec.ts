@@ -23,6 +23,8 @@ export interface ClusterSpec extends DataSpec {
   settings?: Record<string, string> | undefined
   /** Admits only the platform itself. Changing this needs no restart. */
   closed?: boolean | undefined
+  /** Whether it may subscribe to the source of an import. Changing this restarts the server. */
+  subscribes?: boolean | undefined
 }
 
 export interface PoolerSpec {
@@ -68,6 +70,7 @@ export function clusterSpec(cluster: Cluster, host: ClusterHost): ClusterSpec {
     hosts: [...host.hosts, ...Object.values(privateNames(cluster.id))],
     port: cluster.directPort!,
     cgroup: host.ensureLimits(cluster.id, plan),
+    subscribes: cluster.subscribes,
     // Commits wait for the archive only in state `ready`: earlier, no receiver is connected and they would hang.
     ...(cluster.synchronousArchive && cluster.state === 'ready' ? { settings: waitForArchive } : {}),
   }

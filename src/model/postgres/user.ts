@@ -16,8 +16,18 @@ export function isReservedUser(username: string): boolean {
 
 const reservedUsers = new Set(['postgres', 'berth', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
 
+/** The database in which an import is prepared. */
+export const copyDatabase = 'berth_import'
+
 /** Databases of the platform, and names with a special meaning in PgBouncer. */
-export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer', '*'])
+export const reservedDatabases: ReadonlySet<string> = new Set([
+  'postgres',
+  'template0',
+  'template1',
+  copyDatabase,
+  'pgbouncer',
+  '*',
+])
 
 /** Letters and digits only, so that it needs no escaping in connection strings. */
 export function newPassword(): string {

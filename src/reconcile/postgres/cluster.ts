@@ -5,6 +5,7 @@ import type { Cluster, clusterStates } from '../../model/postgres/cluster.ts'
 import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endArchives } from '../../store/postgres/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../store/postgres/cluster.ts'
+import { hasActiveImport } from '../../store/postgres/import.ts'
 import { findRestore, releasePins, releaseUnneeded } from '../../store/postgres/restore.ts'
 import { deleteBackupRows, mustKeepDeleted } from '../../store/postgres/retention.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
@@ -78,6 +79,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
 
   async deleting(cluster, world) {
     const { postgres, pooler, receiver, backups, restores, hosting } = world
+    if (await hasActiveImport(world.db, cluster.id)) return wait(0.5, 'waiting for the import to end')
     await restores.remove(cluster.id)
     await backups.removeScrub(cluster.id)
     await pooler.removePooler(cluster.id)

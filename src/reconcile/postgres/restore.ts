@@ -162,6 +162,8 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
     await postgres.rollBackPrepared(cluster.id)
     return advance('ready', '', save)
   }
+  // The source may have been in the middle of an import.
+  await world.imports.dropCopy(cluster.id)
   await postgres.ensureGrants(cluster.id)
   const isRecovery = restore.purpose === 'recover'
   if (!isRecovery) await renewPasswords(cluster, world)

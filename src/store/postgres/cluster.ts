@@ -25,7 +25,7 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
   cluster.health_since as "healthSince", cluster.storage_provisioned_bytes as "storageProvisionedBytes",
   cluster.storage_used_bytes as "storageUsedBytes", cluster.storage_measured_at as "storageMeasuredAt",
   cluster.quota_checked_at as "quotaCheckedAt", cluster.synchronous_archive as "synchronousArchive",
-  cluster.drill_query as "drillQuery", cluster.scratch, cluster.retention_at as "retentionAt",
+  cluster.drill_query as "drillQuery", cluster.scratch, cluster.subscribes, cluster.retention_at as "retentionAt",
   cluster.undescribed_since as "undescribedSince",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort"`
 

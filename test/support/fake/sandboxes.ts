@@ -5,7 +5,7 @@ import { renderRequest } from '../../../src/drivers/box/enter/enter.ts'
 import { startHelper } from '../../../src/drivers/box/enter/helper.ts'
 import { readPorts } from '../../../src/drivers/box/port.ts'
 import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
-import { FakeBackups } from './backups.ts'
+import { FakeImports } from './imports.ts'
 import type { FakeService } from './services.ts'
 
 /** Lets helpers run on the host instead of in a box. */
@@ -22,7 +22,7 @@ function entryToHost(): BoxEntry {
 }
 
 /** Keeps boxes, services and checkpoints in memory. */
-export class FakeSandboxes extends FakeBackups {
+export class FakeSandboxes extends FakeImports {
   readonly services = new Map<string, FakeService>()
   /** Whether each box is running, by id. */
   readonly boxesUp = new Map<string, boolean>()

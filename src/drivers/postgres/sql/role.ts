@@ -5,12 +5,12 @@ import { waitUntil } from '../../../model/poll.ts'
 import { isReservedUser, type UserRole, userRoles } from '../../../model/postgres/user.ts'
 import type { SqlClient, User, UserAdmin } from './driver.ts'
 import { reservedName } from './error.ts'
-import { poolerUser, superuser } from './platform-role.ts'
+import { importRole, poolerUser, superuser } from './platform-role.ts'
 import { rollBackPreparedOf, rollBackPreparedRoleChanges } from './prepared.ts'
 import { quoteIdentifier, quoteLiteral } from './quote.ts'
 import { isVerifierOf, scramVerifier } from './scram.ts'
 
-const platformRoles: readonly string[] = [superuser, poolerUser, ...userRoles]
+const platformRoles: readonly string[] = [superuser, poolerUser, importRole, ...userRoles]
 // Longer than the lock timeout of a session, so the change has succeeded or failed by then.
 const changeTimeoutSeconds = 6
 // A session keeps its rights until its backend has exited.
