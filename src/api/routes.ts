@@ -28,6 +28,7 @@ import { clusterRoutes } from './postgres/cluster.ts'
 import { databaseRoutes } from './postgres/database.ts'
 import { drillRoutes } from './postgres/drill.ts'
 import { clusterLogRoutes } from './postgres/log.ts'
+import { upgradeRoutes } from './postgres/upgrade.ts'
 import { userRoutes } from './postgres/user.ts'
 import { checkpointRoutes } from './sandbox/checkpoint.ts'
 import { controlSockets } from './sandbox/control.ts'
@@ -48,6 +49,7 @@ export const platformRoutes: Route[] = [
   ...backupRoutes,
   ...adoptRoutes,
   ...drillRoutes,
+  ...upgradeRoutes,
   ...userRoutes,
   ...databaseRoutes,
   ...attachmentRoutes,

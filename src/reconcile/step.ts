@@ -9,6 +9,7 @@ import type { Hosting, PostgresDriver } from '../drivers/postgres/driver.ts'
 import type { PoolerDriver } from '../drivers/postgres/pooler/driver.ts'
 import type { ReceiverDriver } from '../drivers/postgres/receiver/driver.ts'
 import type { RestoreDriver } from '../drivers/postgres/restore/driver.ts'
+import type { UpgradeDriver } from '../drivers/postgres/upgrade/driver.ts'
 import type { Repository } from '../drivers/repository/driver.ts'
 import type { VolumeDriver } from '../drivers/volume/driver.ts'
 import type { Outcome, WorkingState } from '../model/states.ts'
@@ -26,6 +27,7 @@ export interface World {
   backups: BackupDriver
   restores: RestoreDriver
   drills: DrillDriver
+  upgrades: UpgradeDriver
   boxes: BoxDriver
   services: BoxServices
   checkpoints: CheckpointDriver

@@ -158,7 +158,7 @@ async function copyWhole(ctx: Context, source: Cluster, name: string, purpose: '
 }
 
 /** Inserts the cluster, its restore and its pins and enqueues work, in the caller's transaction. */
-async function insertRestoredCluster(
+export async function insertRestoredCluster(
   ctx: Context,
   tx: Tx,
   source: Cluster,

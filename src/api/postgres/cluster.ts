@@ -12,6 +12,7 @@ import {
 } from '../../model/postgres/cluster.ts'
 import type { LastDrill } from '../../model/postgres/drill.ts'
 import { findPlan } from '../../model/postgres/plan.ts'
+import type { LastUpgrade } from '../../model/postgres/upgrade.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
 import { rfc3339FromJson } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
@@ -111,6 +112,9 @@ export function clusterView(settings: EndpointSettings, cluster: ClusterDetails)
     status: clusterStatus(cluster.state),
     plan: plan.name,
     pg_major_version: cluster.pgMajor,
+    pg_version: cluster.pgVersion,
+    pg_newest_version: cluster.newestVersion,
+    ...(cluster.upgrade === null ? {} : { upgrade: upgradeView(cluster.upgrade, cluster.failure) }),
     cpu_kind: plan.cpuKind,
     cpus: plan.cpus,
     memory_mb: plan.memoryMb,
@@ -149,6 +153,22 @@ function restoreView(restore: RestoreView, failure: string | null) {
     replayed_until: time(restore.replayed_until),
     verified: restore.verified_at !== null,
     error: failure,
+  }
+}
+
+function upgradeView(upgrade: LastUpgrade, failure: string | null) {
+  const time = (text: string | null) => (text === null ? null : rfc3339FromJson(text))
+  const isOver = upgrade.phase === 'done' || upgrade.phase === 'failed'
+  const hasFailed = failure !== null && upgrade.kind === 'major' && !isOver
+  return {
+    kind: upgrade.kind,
+    phase: hasFailed ? 'failed' : upgrade.phase,
+    from: upgrade.from,
+    to: upgrade.to,
+    planned_at: time(upgrade.planned_at),
+    started_at: time(upgrade.started_at),
+    finished_at: time(upgrade.finished_at),
+    error: hasFailed ? failure : upgrade.error,
   }
 }
 

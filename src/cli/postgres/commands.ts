@@ -16,6 +16,7 @@ import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions
 import { addLogCommand } from './log.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
+import { addUpgradeCommand } from './upgrade.ts'
 import { addUserCommands } from './user.ts'
 import { addWindowCommand } from './window.ts'
 
@@ -59,6 +60,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addRestoreCommands(postgres, cli)
   addWindowCommand(postgres, cli)
   addDrillCommands(postgres, cli)
+  addUpgradeCommand(postgres, cli)
 }
 
 function addCreate(postgres: Command, cli: PostgresCli): void {

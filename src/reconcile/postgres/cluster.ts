@@ -7,6 +7,7 @@ import { endArchives } from '../../store/postgres/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../store/postgres/cluster.ts'
 import { findRestore, releasePins } from '../../store/postgres/restore.ts'
 import { deleteBackupRows, mustKeepDeleted } from '../../store/postgres/retention.ts'
+import { findUpgrade } from '../../store/postgres/upgrade.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
 import { keepDescribed } from './describe.ts'
@@ -15,6 +16,7 @@ import { keepHealthy } from './health.ts'
 import { setPasswords } from './password.ts'
 import { leaveTakenPorts, noFreePorts, pickPorts } from './port.ts'
 import { initializeRestored } from './restore.ts'
+import { initializeUpgraded } from './upgrade-major.ts'
 
 /** With less free disk space, a new cluster would fail soon. */
 const minFreeBytes = 256 * 1024 * 1024
@@ -50,6 +52,8 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     await world.hosting.ensureDisk(cluster.id)
     // A restore stages WAL beside the data, so that its limit comes when it is ready.
     const restore = await findRestore(world.db, cluster.id)
+    const upgrade = restore && (await findUpgrade(world.db, cluster.id))
+    if (upgrade) return initializeUpgraded(cluster, restore, upgrade, world)
     if (restore) return initializeRestored(cluster, restore, world)
     await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb, false)
     const failed = await findDiskFull(postgres.ensureData(cluster.id, dataSpec(cluster)))
@@ -67,8 +71,9 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   ready: keepHealthy,
 
   /** Stops all processes, but keeps the files for inspection. */
-  async failed(cluster, { postgres, pooler, receiver, restores }) {
+  async failed(cluster, { postgres, pooler, receiver, restores, upgrades }) {
     await restores.remove(cluster.id)
+    await upgrades.stopUpgrade(cluster.id)
     await pooler.removePooler(cluster.id)
     await postgres.stop(cluster.id)
     await receiver.removeReceiver(cluster.id)
@@ -76,8 +81,9 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   },
 
   async deleting(cluster, world) {
-    const { postgres, pooler, receiver, backups, restores, hosting } = world
+    const { postgres, pooler, receiver, backups, restores, upgrades, hosting } = world
     await restores.remove(cluster.id)
+    await upgrades.stopUpgrade(cluster.id)
     await backups.removeScrub(cluster.id)
     await pooler.removePooler(cluster.id)
     // A clean shutdown waits until all WAL is archived, so that an undelete loses nothing.

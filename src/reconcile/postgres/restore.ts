@@ -166,7 +166,7 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
  * transaction_timeout, insufficient_privilege, too_many_connections, idle_session_timeout, and undefined_file for a
  * missing library that every session loads.
  */
-function isCausedByOwner({ cause }: Error): boolean {
+export function isCausedByOwner({ cause }: Error): boolean {
   const { code = '' } = (cause ?? {}) as { code?: string }
   return /^(25P04|42501|53300|57P05|58P01)$/.test(code)
 }

@@ -44,6 +44,7 @@ export class FakeWorld extends FakeApps {
       backups: this.backups,
       restores: this.restores,
       drills: this.drills,
+      upgrades: this.upgrades,
       boxes: this.boxes,
       services: fakeServices(() => this.services),
       checkpoints: this.checkpoints,
