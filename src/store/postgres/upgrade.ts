@@ -152,18 +152,18 @@ export async function setMajorUpgraded(tx: Tx, clusterId: string, target: Record
   )
 }
 
-export interface OutdatedCluster {
+export interface ClusterVersion {
   id: string
   name: string
-  major: string
-  version: string
+  running: string
+  newest: string
 }
 
 /** The versions of all ready clusters, for `berth doctor`. */
-export async function listClusterVersions(db: Query): Promise<OutdatedCluster[]> {
-  const { rows } = await db.query<OutdatedCluster>(
-    `select id, name, pg_major as major, toolchain ->> 'version' as version from cluster
-     where state = 'ready' and not scratch and toolchain is not null order by created_at, id`,
+export async function listClusterVersions(db: Query): Promise<ClusterVersion[]> {
+  const { rows } = await db.query<ClusterVersion>(
+    `select id, name, toolchain ->> 'version' as running, coalesce(newest_version, toolchain ->> 'version') as newest
+     from cluster where state = 'ready' and not scratch order by created_at, id`,
   )
   return rows
 }

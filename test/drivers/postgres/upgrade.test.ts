@@ -1,8 +1,9 @@
-import { existsSync } from 'node:fs'
+import { existsSync, renameSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import type { UpgradeDriver } from '../../../src/drivers/postgres/upgrade/driver.ts'
 import { upgradeDriver } from '../../../src/drivers/postgres/upgrade/upgrade.ts'
+import type { JobDriver } from '../../../src/drivers/s6/driver.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { Toolchain } from '../../../src/model/postgres/toolchain.ts'
 import { ask, type ClusterBench, openBench, type TestCluster, untilReady } from '../../support/cluster.ts'
@@ -11,11 +12,13 @@ import { until } from '../../support/until.ts'
 describe('an upgrade from PostgreSQL 16 to 17', () => {
   let bench: ClusterBench
   let upgrades: UpgradeDriver
+  let jobs: JobDriver
   let target: Toolchain
 
   beforeAll(async () => {
     bench = await openBench()
-    upgrades = upgradeDriver({ home: bench.home, jobs: jobDriver(bench.supervisor) })
+    jobs = jobDriver(bench.supervisor)
+    upgrades = upgradeDriver({ home: bench.home, jobs })
     target = await ensureToolchain('17', bench.home)
   }, 120_000)
 
@@ -31,11 +34,49 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
     return upgrades.inspectUpgrade(id, upgradeSpec)
   }
 
+  /** Starts the upgrade and kills its job in this stage. */
+  async function killIn(stage: string, { id, spec }: TestCluster) {
+    await bench.postgres.stop(id)
+    const upgradeSpec = { ...spec, target }
+    await upgrades.startUpgrade(id, upgradeSpec)
+    await until(async () => {
+      const seen = await upgrades.inspectUpgrade(id, upgradeSpec)
+      return seen.is === 'running' && seen.stage === stage
+    }, 60)
+    const job = await jobs.inspectJob(`upgrade-${id}`)
+    process.kill((job as { pid: number }).pid, 'SIGKILL')
+    await until(async () => (await jobs.inspectJob(`upgrade-${id}`)).is === 'ended')
+    expect(await upgrades.inspectUpgrade(id, upgradeSpec)).toEqual({ is: 'absent' })
+  }
+
   async function startUpgraded({ id, spec }: TestCluster) {
     await upgrades.removeUpgrade(id)
     await bench.postgres.ensureRunning(id, { ...spec, toolchain: target })
     await untilReady(bench.postgres, id)
   }
+
+  /** Wherever PostgreSQL may evaluate an expression, one that fails for everyone but the tenant. */
+  const hostileObjects = `
+    create function public.trap(n int) returns int immutable language plpgsql as $$ begin
+      if current_user <> 'schema_admin' then raise 'called by %', current_user; end if;
+      return n;
+    end $$;
+    create table public.expression (n int default public.trap(1) check (public.trap(1) > 0),
+      m int generated always as (public.trap(2)) stored);
+    create index expression_trap_idx on public.expression ((public.trap(n) + public.trap(1)));
+    create index on public.expression (n) where public.trap(1) = 1;
+    create statistics public.expression_statistics on (public.trap(n)), n from public.expression;
+    insert into public.expression select n from generate_series(1, 100) n;
+    create table public.part (n int) partition by range ((n + public.trap(1)));
+    create table public.part_1 partition of public.part for values from (0) to (10);
+    create table public.part_2 partition of public.part default;
+    create domain public.small as int default public.trap(1) check (value < public.trap(10));
+    create table public.domained (s public.small); insert into public.domained values (1);
+    create view public.trapped as select public.trap(1) as n;
+    create materialized view public.stored as select public.trap(1) as n;
+    create rule trap as on insert to public.trapped do instead insert into public.domained values (public.trap(1));
+    alter table public.domained enable row level security;
+    create policy trap on public.domained using (public.trap(1) = 1);`
 
   /** What the platform adds to a database, and the rights of its roles. */
   const platformObjects = `
@@ -77,10 +118,7 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
        insert into public.word values ('a', 'b');
        create extension ltree;
        create table public.path (p ltree); insert into public.path values ('a.b');
-       create function public.endless(n int) returns int immutable language plpgsql as $$ begin
-         if current_user <> 'schema_admin' then raise 'called by %', current_user; end if; return n; end $$;
-       create table public.expression (n int); create index on public.expression (public.endless(n));
-       insert into public.expression values (1);
+       ${hostileObjects}
        select lo_from_bytea(4711, 'large')`,
     )
     await bench.postgres.databases.create(id, 'two words')
@@ -89,6 +127,8 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
     await bench.postgres.query(id, 'postgres', 'alter database closed allow_connections false')
     // Settings of a tenant that would break sessions of the platform.
     await bench.postgres.query(id, 'postgres', `alter database "two words" set local_preload_libraries = 'nowhere'`)
+    await killIn('upgrading', cluster)
+    await killIn('analyzing', cluster)
     expect(await upgrade(cluster)).toEqual({ is: 'done' })
     // Repeated after a crash before the result was recorded.
     expect(await upgrade(cluster)).toEqual({ is: 'done' })
@@ -101,6 +141,10 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
     expect(await tenant('select reltuples::int as rows from pg_class where relname = $$number$$')).toEqual([
       { rows: 5000 },
     ])
+    // The index on an expression was analyzed, by the owner of its table.
+    expect(await tenant(`select count(*)::int as count from pg_stats where tablename = 'expression_trap_idx'`)).toEqual(
+      [{ count: 1 }],
+    )
     const [ltree] = await tenant(
       `select extversion = default_version as current from pg_extension join pg_available_extensions on name = extname
        where extname = 'ltree'`,
@@ -121,5 +165,24 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
     upgraded['fly-db'] = (await bench.postgres.query(id, 'fly-db', platformObjects))[0]!.found
     expect(upgraded).toEqual(await describeDatabases(fresh.id))
     expect(existsSync(`${bench.home.path}/clusters/${id}/upgrade`)).toBe(false)
+  })
+
+  test('is refused with the reason, and can be repeated without it', { timeout: 120_000 }, async () => {
+    const cluster = await bench.startCluster('16')
+    const { id, spec } = cluster
+    const tenant = (sql: string) => ask(spec.port, sql)
+    await tenant('create table public.reference (which regproc); create table public."two\nlines" ()')
+    const failure = async () => {
+      const seen = await upgrade(cluster)
+      // Makes the old data directory that of the cluster again.
+      await upgrades.stopUpgrade(id)
+      renameSync(`${bench.home.path}/clusters/${id}/upgrade/old`, `${bench.home.path}/clusters/${id}/data`)
+      await bench.postgres.ensureRunning(id, spec)
+      await untilReady(bench.postgres, id)
+      return (seen as { reason: string }).reason
+    }
+    expect(await failure()).toMatch(/^a name contains a line break.*: fly-db: .*pg_class\|two lines/)
+    await tenant('drop table public."two\nlines"')
+    expect(await failure()).toMatch(/^pg_upgrade: .*reg\* data types.*public\.reference\.which/)
   })
 })

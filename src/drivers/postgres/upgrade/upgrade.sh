@@ -255,7 +255,7 @@ SQL
   [ -z "$damage" ] || fail $damaged "$1: $damage"
 }
 
-complete() {
+finish_upgrade() {
   rm -rf old new
   options=$NEW_OPTIONS
   start "$new_bin" upgraded
@@ -278,4 +278,4 @@ complete() {
 if [ -e data ]; then exit 0; fi
 write_configuration
 [ -e upgraded ] || upgrade
-complete
+finish_upgrade
