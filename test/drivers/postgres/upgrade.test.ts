@@ -61,13 +61,15 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
       if current_user <> 'schema_admin' then raise 'called by %', current_user; end if;
       return n;
     end $$;
+    create function public.atomic(n int) returns int immutable begin atomic; select n + 1; end;
+    create procedure public.add(n int) language sql as 'insert into public.number values (n, null)';
     create table public.expression (n int default public.trap(1) check (public.trap(1) > 0),
       m int generated always as (public.trap(2)) stored);
     create index expression_trap_idx on public.expression ((public.trap(n) + public.trap(1)));
     create index on public.expression (n) where public.trap(1) = 1;
     create statistics public.expression_statistics on (public.trap(n)), n from public.expression;
     insert into public.expression select n from generate_series(1, 100) n;
-    create table public.part (n int) partition by range ((n + public.trap(1)));
+    create table public.part (n int) partition by range ((public.trap(n) + 1));
     create table public.part_1 partition of public.part for values from (0) to (10);
     create table public.part_2 partition of public.part default;
     create domain public.small as int default public.trap(1) check (value < public.trap(10));
@@ -141,6 +143,11 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
     expect(await tenant('select reltuples::int as rows from pg_class where relname = $$number$$')).toEqual([
       { rows: 5000 },
     ])
+    await tenant('call add(5001)')
+    expect(await tenant('select max(n) as newest, trap(5) as trap, atomic(5) as atomic from number')).toEqual([
+      { newest: 5001, trap: 5, atomic: 6 },
+    ])
+    expect(await tenant(`select 1 from pg_namespace where nspname = 'berth_upgrade'`)).toEqual([])
     // The index on an expression was analyzed, by the owner of its table.
     expect(await tenant(`select count(*)::int as count from pg_stats where tablename = 'expression_trap_idx'`)).toEqual(
       [{ count: 1 }],
