@@ -19,7 +19,7 @@ import { type World, wait } from '../step.ts'
 import { waitForServer } from './endpoint.ts'
 
 /** A server that exits again and again after this does not run with the new programs. */
-const stoppedSeconds = 20
+const stoppedSeconds = 10
 /** A server that is still starting may be recovering, which takes a while if it had to be killed. */
 const startingSeconds = 300
 

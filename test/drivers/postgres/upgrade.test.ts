@@ -6,6 +6,7 @@ import { upgradeDriver } from '../../../src/drivers/postgres/upgrade/upgrade.ts'
 import type { JobDriver } from '../../../src/drivers/s6/driver.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { Toolchain } from '../../../src/model/postgres/toolchain.ts'
+import { type UpgradeStage, upgradeStages } from '../../../src/model/postgres/upgrade.ts'
 import { ask, type ClusterBench, openBench, type TestCluster, untilReady } from '../../support/cluster.ts'
 import { until } from '../../support/until.ts'
 
@@ -34,14 +35,14 @@ describe('an upgrade from PostgreSQL 16 to 17', () => {
     return upgrades.inspectUpgrade(id, upgradeSpec)
   }
 
-  /** Starts the upgrade and kills its job in this stage. */
-  async function killIn(stage: string, { id, spec }: TestCluster) {
+  /** Starts the upgrade and kills its job in this stage, or the next one if it is fast. */
+  async function killIn(stage: UpgradeStage, { id, spec }: TestCluster) {
     await bench.postgres.stop(id)
     const upgradeSpec = { ...spec, target }
     await upgrades.startUpgrade(id, upgradeSpec)
     await until(async () => {
       const seen = await upgrades.inspectUpgrade(id, upgradeSpec)
-      return seen.is === 'running' && seen.stage === stage
+      return seen.is === 'running' && upgradeStages.indexOf(seen.stage) >= upgradeStages.indexOf(stage)
     }, 60)
     const job = await jobs.inspectJob(`upgrade-${id}`)
     process.kill((job as { pid: number }).pid, 'SIGKILL')

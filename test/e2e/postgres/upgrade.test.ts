@@ -122,7 +122,7 @@ describe('a major upgrade', () => {
     await ask(source, 'direct', 'insert into number values (1001)')
     const started = await berth.cli('postgres', 'upgrade', 'store', '--pg', '17', '--no-wait', '--json')
     const { id } = JSON.parse(started.stdout).data
-    await until(async () => ['upgrading', 'analyzing', 'verifying'].includes((await show(id)).upgrade.phase), 120)
+    await until(async () => !['restoring', 'checking'].includes((await show(id)).upgrade.phase), 120)
     await restart()
     await ask(source, 'direct', 'insert into number values (1002)')
     await untilReady(berth, id)

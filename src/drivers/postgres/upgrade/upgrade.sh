@@ -53,10 +53,11 @@ stop() {
   "$1/pg_ctl" -w -s -t 3600 -m fast -D "$2" stop || exit 1
 }
 
-# Runs the statements on standard input. The database is not passed as an argument, because psql would parse a name with
-# `=` as a connection string, and tenants choose the names.
+# Runs the statements on standard input; prints errors only, and no warnings. The database is not passed as an argument,
+# because psql would parse a name with `=` as a connection string, and tenants choose the names.
 query() {
-  PGDATABASE="$1" PGOPTIONS=$options "$tools/psql" -X -q -At -v ON_ERROR_STOP=1 2>&1
+  PGDATABASE="$1" PGOPTIONS=$options "$tools/psql" -X -q -At -v ON_ERROR_STOP=1 2> errors.log ||
+    { cat errors.log; return 1; }
 }
 
 # Runs a function for every database. A name may contain line breaks, so databases are listed by number. The mark keeps
