@@ -63,7 +63,7 @@ describe('an upgrade', () => {
   test('is requested and followed until it is done', async () => {
     await berth(['shop'], at('planned'), at('restarting'), cluster)
     expect(asked).toEqual([`POST /${id}/upgrade {}`, `GET /${id}`, `GET /${id}`])
-    expect(printed.join('\n')).toMatch(/PostgreSQL +17\.10[^]*upgrade +from 17\.5 to 17\.10, done/)
+    expect(printed.join('\n')).toMatch(/PostgreSQL +17\.10[\s\S]*upgrade +from 17\.5 to 17\.10, done/)
   })
 
   test('that went back is an error', async () => {

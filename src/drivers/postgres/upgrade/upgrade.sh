@@ -2,8 +2,8 @@
 # Upgrades a stopped data directory to a newer major version with pg_upgrade, and verifies the result.
 # Usage: upgrade.sh <directory> <server programs of the old version> <server programs of the new version>
 #   <client programs of the new version>
-# Environment: SUPERUSER; OLD_OPTIONS and NEW_OPTIONS for its sessions; INITDB_OPTIONS; TEMPLATE_SQL, RIGHTS_SQL and
-#   EMPTY_SQL: see upgrade.ts.
+# Environment: SUPERUSER; OLD_OPTIONS and NEW_OPTIONS for its sessions; INITDB_OPTIONS; SQL_BEFORE for template0, and
+#   SQL_AFTER, SQL_AFTER_PLATFORM and SQL_AFTER_TEMPLATE0 for the other databases, that of the platform, and template0.
 # Exit code 20: the cluster cannot be upgraded; the last line says why. 21: the result is damaged.
 #
 # It runs as the user of the cluster, in a directory that only this job sees: `old` is the data directory, `new` the one
@@ -227,7 +227,7 @@ upgrade() {
   # shellcheck disable=SC2086 # several options
   "$new_bin/initdb" -D new --no-sync --no-instructions $INITDB_OPTIONS > output 2>&1 ||
     fail $failed "initdb: $(tail -n 1 output)"
-  run_single new template0 "$TEMPLATE_SQL"
+  run_single new template0 "$SQL_BEFORE"
   collect_old_programs
   collect_new_programs
   unset PGHOST PGPORT
@@ -246,7 +246,7 @@ run_single() {
 }
 
 give_rights() {
-  if [ "$1" = "$SUPERUSER" ]; then sql=$EMPTY_SQL; else sql=$RIGHTS_SQL; fi
+  if [ "$1" = "$SUPERUSER" ]; then sql=$SQL_AFTER_PLATFORM; else sql=$SQL_AFTER; fi
   message=$(echo "$sql" | query "$1") || fail $failed "$message"
   message=$({ echo 'begin; set local allow_system_table_mods = on;'; cat "owners.$number.sql"; echo 'commit;'; } |
     query "$1") || fail $failed "$message"
@@ -315,7 +315,7 @@ finish_upgrade() {
   for_each_database check_database
   query "$SUPERUSER" < close.sql || exit 1
   stop "$new_bin" upgraded
-  run_single upgraded template0 "$EMPTY_SQL"
+  run_single upgraded template0 "$SQL_AFTER_TEMPLATE0"
   message=$("$tools/pg_checksums" --check --pgdata=upgraded 2>&1 > /dev/null) || fail $damaged "$message"
   sync -f . && mv -T upgraded data && sync . || exit 1
 }

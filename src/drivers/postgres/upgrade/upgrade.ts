@@ -123,9 +123,10 @@ async function startUpgrade({ home, jobs }: UpgradeParts, id: string, spec: Upgr
     NEW_OPTIONS: sessionOptions(spec.target.major, noLimits),
     // None of them contains a space.
     INITDB_OPTIONS: initdbOptions(spec.target).join(' '),
-    TEMPLATE_SQL: template0(spec.toolchain, spec.target),
-    EMPTY_SQL: removal,
-    RIGHTS_SQL: rights,
+    SQL_BEFORE: template0(spec.toolchain, spec.target),
+    SQL_AFTER: rights,
+    SQL_AFTER_PLATFORM: removal,
+    SQL_AFTER_TEMPLATE0: removal,
   }
   await jobs.ensureJob(paths.upgradeJob, { command, env, cgroup: spec.cgroup, niceness })
 }
