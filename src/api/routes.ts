@@ -30,6 +30,7 @@ import { drillRoutes } from './postgres/drill.ts'
 import { importRoutes } from './postgres/import.ts'
 import { clusterLogRoutes } from './postgres/log.ts'
 import { recoverRoutes } from './postgres/recover.ts'
+import { upgradeRoutes } from './postgres/upgrade.ts'
 import { userRoutes } from './postgres/user.ts'
 import { checkpointRoutes } from './sandbox/checkpoint.ts'
 import { controlSockets } from './sandbox/control.ts'
@@ -52,6 +53,7 @@ export const platformRoutes: Route[] = [
   ...drillRoutes,
   ...recoverRoutes,
   ...importRoutes,
+  ...upgradeRoutes,
   ...userRoutes,
   ...databaseRoutes,
   ...attachmentRoutes,

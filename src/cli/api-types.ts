@@ -360,6 +360,9 @@ export interface PostgresCluster {
   status: 'creating' | 'initializing' | 'ready' | 'deleting' | 'deleted' | 'failed'
   plan: 'basic' | 'starter' | 'launch' | 'scale' | 'Performance'
   pg_major_version: '16' | '17'
+  pg_version: string | null
+  pg_newest_version: string | null
+  upgrade?: PostgresUpgrade
   cpu_kind: 'shared' | 'performance'
   cpus: number
   memory_mb: number
@@ -498,6 +501,28 @@ export interface PostgresImport {
 
 export interface PostgresLog {
   lines: string[]
+}
+
+export interface PostgresUpgrade {
+  kind: 'minor' | 'major'
+  phase:
+    | 'planned'
+    | 'restarting'
+    | 'reverting'
+    | 'restoring'
+    | 'checking'
+    | 'upgrading'
+    | 'analyzing'
+    | 'verifying'
+    | 'finishing'
+    | 'done'
+    | 'failed'
+  from: string
+  to: string
+  planned_at: string | null
+  started_at: string | null
+  finished_at: string | null
+  error: string | null
 }
 
 export interface PostgresUser {

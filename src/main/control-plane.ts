@@ -25,6 +25,7 @@ import { receiverDriver } from '../drivers/postgres/receiver/receiver.ts'
 import { restoreDriver } from '../drivers/postgres/restore/restore.ts'
 import { postgresDriver } from '../drivers/postgres/server.ts'
 import { ensureToolchain } from '../drivers/postgres/toolchain/toolchain.ts'
+import { upgradeDriver } from '../drivers/postgres/upgrade/upgrade.ts'
 import { directoryRepository } from '../drivers/repository/directory.ts'
 import type { Supervisor } from '../drivers/s6/driver.ts'
 import { jobDriver } from '../drivers/s6/job.ts'
@@ -119,6 +120,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
       postgres,
       policy: outboundPolicy(config, log, 'source of an import'),
     }),
+    upgrades: upgradeDriver({ home, jobs }),
     boxes,
     checkpoints: checkpointDriver({ home, jobs, cgroups }),
     services: boxServices({ home, boxes }),

@@ -10,6 +10,7 @@ import type { ImportDriver } from '../drivers/postgres/import/driver.ts'
 import type { PoolerDriver } from '../drivers/postgres/pooler/driver.ts'
 import type { ReceiverDriver } from '../drivers/postgres/receiver/driver.ts'
 import type { RestoreDriver } from '../drivers/postgres/restore/driver.ts'
+import type { UpgradeDriver } from '../drivers/postgres/upgrade/driver.ts'
 import type { Repository } from '../drivers/repository/driver.ts'
 import type { VolumeDriver } from '../drivers/volume/driver.ts'
 import type { Outcome, WorkingState } from '../model/states.ts'
@@ -28,6 +29,7 @@ export interface World {
   restores: RestoreDriver
   drills: DrillDriver
   imports: ImportDriver
+  upgrades: UpgradeDriver
   boxes: BoxDriver
   services: BoxServices
   checkpoints: CheckpointDriver

@@ -16,6 +16,7 @@ import { type Micros, nowMicros, parseTime, toRfc3339 } from '../../model/time.t
 import { joinTransaction, type Tx } from '../../store/db.ts'
 import { lockBackupByLabel } from '../../store/postgres/backup.ts'
 import { getClusterDetails, getVisibleCluster, insertCluster, type NewCluster } from '../../store/postgres/cluster.ts'
+import { findLoss } from '../../store/postgres/recover.ts'
 import { inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../../store/postgres/restore.ts'
 import { findRestorableRun, planForPosition, planForTime } from '../../store/postgres/restore-plan.ts'
 import { listPasses, listWindows } from '../../store/postgres/stretch.ts'
@@ -134,8 +135,19 @@ export async function forkCluster(
 ): Promise<ClusterDetails> {
   const source = await getSource(ctx, clusterId)
   requireReady(source, 'it can be forked')
-  if (!(await findRestorableRun(ctx.db, source.id))) throw invalid('fork is unavailable: no backup has completed yet')
-  return copyWhole(ctx, source, present(name) ?? forkName(source.name), 'fork')
+  return ctx.db.transaction(async (tx) => {
+    const plan = await planNewest(tx, source.id, 'fork')
+    return copyWhole(ctx, tx, source, present(name) ?? forkName(source.name), plan, { purpose: 'fork' })
+  })
+}
+
+/** Plans a copy of everything that a running cluster has written. */
+export async function planNewest(tx: Tx, clusterId: string, what: string): Promise<RestorePlan> {
+  const run = await findRestorableRun(tx, clusterId)
+  if (!run) throw invalid(`${what} is unavailable: no backup has completed yet`)
+  const loss = await findLoss(tx, clusterId)
+  if (loss) throw invalid(`${what} is unavailable until a new backup has completed: ${loss.reason}`)
+  return planForPosition(tx, clusterId, run)
 }
 
 /** Restores a deleted cluster to its last state, as a new cluster. */
@@ -149,35 +161,29 @@ export async function undeleteCluster(
   requireClusterWriter(caller)
   if (cluster.state === 'purged') throw new BerthError('gone', 'Its backups are gone; the cluster cannot be undeleted')
   if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
-  if (!(await findRestorableRun(ctx.db, cluster.id)))
-    throw invalid('undelete is unavailable: the cluster had no completed backup')
-  return copyWhole(ctx, cluster, present(name) ?? cluster.name, 'undelete', acceptLoss)
-}
-
-async function copyWhole(
-  ctx: Context,
-  source: Cluster,
-  name: string,
-  purpose: 'fork' | 'undelete',
-  acceptLoss = false,
-) {
   return ctx.db.transaction(async (tx) => {
-    const plan = await planForPosition(tx, source.id, (await findRestorableRun(tx, source.id))!)
-    const restore: NewRestore = {
-      clusterId: newId(),
-      sourceClusterId: source.id,
-      backupId: null,
-      pitrTime: null,
-      plan: null,
-      purpose,
-      acceptLoss,
-    }
-    return insertRestoredCluster(ctx, tx, source, name, nowMicros(), restore, plan)
+    const run = await findRestorableRun(tx, cluster.id)
+    if (!run) throw invalid('undelete is unavailable: the cluster had no completed backup')
+    const plan = await planForPosition(tx, cluster.id, run)
+    return copyWhole(ctx, tx, cluster, present(name) ?? cluster.name, plan, { purpose: 'undelete', acceptLoss })
   })
 }
 
+/** The reconciler determines the end of the WAL. */
+function copyWhole(
+  ctx: Context,
+  tx: Tx,
+  source: Cluster,
+  name: string,
+  needed: RestorePlan,
+  how: Pick<NewRestore, 'purpose' | 'acceptLoss'>,
+) {
+  const restore = { clusterId: newId(), sourceClusterId: source.id, backupId: null, pitrTime: null, plan: null, ...how }
+  return insertRestoredCluster(ctx, tx, source, name, nowMicros(), restore, needed)
+}
+
 /** Inserts the cluster, its restore and its pins and enqueues work, in the caller's transaction. */
-async function insertRestoredCluster(
+export async function insertRestoredCluster(
   ctx: Context,
   tx: Tx,
   source: Cluster,

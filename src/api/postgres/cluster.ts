@@ -13,6 +13,7 @@ import {
 import type { LastDrill } from '../../model/postgres/drill.ts'
 import { findPlan } from '../../model/postgres/plan.ts'
 import { clearWindows } from '../../model/postgres/restore.ts'
+import type { LastUpgrade } from '../../model/postgres/upgrade.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
 import { parseTime, rfc3339FromJson, toRfc3339 } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
@@ -112,6 +113,9 @@ export function clusterView(settings: EndpointSettings, cluster: ClusterDetails)
     status: clusterStatus(cluster.state),
     plan: plan.name,
     pg_major_version: cluster.pgMajor,
+    pg_version: cluster.pgVersion,
+    pg_newest_version: cluster.newestVersion,
+    ...(cluster.upgrade === null ? {} : { upgrade: upgradeView(cluster.upgrade, cluster.failure) }),
     cpu_kind: plan.cpuKind,
     cpus: plan.cpus,
     memory_mb: plan.memoryMb,
@@ -162,6 +166,22 @@ function restoreView(restore: RestoreView, clusterFailure: string | null) {
     verified: restore.verified_at !== null,
     error: failure,
     ...(restore.loss === null ? {} : { loss: restore.loss }),
+  }
+}
+
+function upgradeView(upgrade: LastUpgrade, failure: string | null) {
+  const time = (text: string | null) => (text === null ? null : rfc3339FromJson(text))
+  const isOver = upgrade.phase === 'done' || upgrade.phase === 'failed'
+  const hasFailed = failure !== null && upgrade.kind === 'major' && !isOver
+  return {
+    kind: upgrade.kind,
+    phase: hasFailed ? 'failed' : upgrade.phase,
+    from: upgrade.from,
+    to: upgrade.to,
+    planned_at: time(upgrade.planned_at),
+    started_at: time(upgrade.started_at),
+    finished_at: time(upgrade.finished_at),
+    error: hasFailed ? failure : upgrade.error,
   }
 }
 

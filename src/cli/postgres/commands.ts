@@ -18,6 +18,7 @@ import { addLogCommand } from './log.ts'
 import { addRecoverCommand } from './recover.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
+import { addUpgradeCommand } from './upgrade.ts'
 import { addUserCommands } from './user.ts'
 import { addWindowCommand } from './window.ts'
 
@@ -63,6 +64,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addWindowCommand(postgres, cli)
   addDrillCommands(postgres, cli)
   addImportCommand(postgres, cli)
+  addUpgradeCommand(postgres, cli)
 }
 
 function addCreate(postgres: Command, cli: PostgresCli): void {

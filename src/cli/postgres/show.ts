@@ -16,6 +16,7 @@ import {
   type OrgOptions,
   withClusterArgument,
 } from './find.ts'
+import { upgradeText, versionText } from './upgrade.ts'
 
 interface ShowOptions extends OrgOptions {
   reveal?: true
@@ -58,7 +59,8 @@ function describeCluster(cluster: PostgresCluster, user: string, password: strin
     ['health', health && healthText(health)],
     ['region', cluster.region],
     ['plan', cluster.plan],
-    ['PostgreSQL', cluster.pg_major_version],
+    ['PostgreSQL', versionText(cluster)],
+    ...(cluster.upgrade ? ([['upgrade', upgradeText(cluster.upgrade)]] satisfies [string, Cell][]) : []),
     ['CPUs', `${cluster.cpus} (${cluster.cpu_kind})`],
     ['memory', formatBytes(cluster.memory_mb * 1024 ** 2)],
     ['disk', formatBytes(cluster.disk_size_gb * 1024 ** 3)],

@@ -30,6 +30,7 @@ export interface ClusterPaths {
   copyJob: string
   drillPagesJob: string
   drillContentsJob: string
+  upgradeJob: string
 }
 
 /** Derives every name from the id, so that a removal finds what an interrupted creation left behind. */
@@ -58,5 +59,6 @@ export function clusterPaths(home: Home, id: string): ClusterPaths {
     copyJob: `copy-${id}`,
     drillPagesJob: `drill-pages-${id}`,
     drillContentsJob: `drill-${id}`,
+    upgradeJob: `upgrade-${id}`,
   }
 }

@@ -31,7 +31,7 @@ const roles = `
  * PgBouncer calls this function for the password of a client. pg_dump leaves out schemas whose name starts with pg_, so
  * that a dump of one cluster loads into another without errors about objects of the platform.
  */
-const lookup = `
+export const lookupFunction = `
   SET allow_system_table_mods = on;
   CREATE SCHEMA pg_berth;
   CREATE FUNCTION pg_berth.lookup(name text) RETURNS TABLE (username text, password text)
@@ -42,6 +42,9 @@ const lookup = `
         AND (rolvaliduntil IS NULL OR rolvaliduntil > now())
     $$;
   REVOKE ALL ON FUNCTION pg_berth.lookup FROM PUBLIC;
+`
+
+export const lookupGrants = `
   GRANT USAGE ON SCHEMA pg_berth TO ${poolerUser};
   GRANT EXECUTE ON FUNCTION pg_berth.lookup TO ${poolerUser};
 `
@@ -79,14 +82,18 @@ interface TemplateSteps {
 }
 
 function templateSteps(toolchain: Toolchain): TemplateSteps {
-  const builtin = ['--locale-provider=builtin', '--builtin-locale=C.UTF-8']
-  const locale = ['--locale=C.UTF-8', ...(toolchain.major === '16' ? [] : builtin)]
   const statements = hasLibrary(toolchain, 'pg_stat_statements') ? '\n  CREATE EXTENSION pg_stat_statements;\n' : ''
   return {
-    initdb: ['--username', superuser, '--auth=reject', '--encoding=UTF8', '--data-checksums', ...locale],
-    template1: roles + lookup + sharing + statements,
+    initdb: initdbOptions(toolchain),
+    template1: roles + lookupFunction + lookupGrants + sharing + statements,
     postgres: database,
   }
+}
+
+export function initdbOptions({ major }: Pick<Toolchain, 'major'>): string[] {
+  const builtin = ['--locale-provider=builtin', '--builtin-locale=C.UTF-8']
+  const locale = ['--locale=C.UTF-8', ...(major === '16' ? [] : builtin)]
+  return ['--username', superuser, '--auth=reject', '--encoding=UTF8', '--data-checksums', ...locale]
 }
 
 async function createTemplate(directory: string, toolchain: Toolchain, steps: TemplateSteps): Promise<void> {

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { nearestExisting } from '../../drivers/host/filesystem.ts'
 import type { Config } from '../config.ts'
+import { checkClusterVersions } from './cluster.ts'
 import { checkDatabase, checkListen, checkTls } from './connection.ts'
 import type { Check, Finding } from './finding.ts'
 import {
@@ -55,6 +56,7 @@ function listChecks(config: Config): Record<string, Check> {
     user: checkUser,
     'PostgreSQL 17': () => checkToolchain('17', config, config.databaseUrl === undefined),
     'PostgreSQL 16': () => checkToolchain('16', config, false),
+    'cluster versions': () => checkClusterVersions(config),
     'user namespaces': checkUserNamespaces,
     'control groups': checkControlGroups,
     'cluster isolation': checkClusterIsolation,

@@ -6,6 +6,7 @@ import { defineStates, type State } from '../states.ts'
 import type { Micros } from '../time.ts'
 import { DrillQuery, type LastDrill, LastDrillView } from './drill.ts'
 import { plans } from './plan.ts'
+import { type LastUpgrade, UpgradeView } from './upgrade.ts'
 
 export const clusterStates = defineStates({
   creating: {
@@ -156,6 +157,9 @@ export interface ClusterDetails
   passes: [earliest: string | null, latest: string | null, from: string, until: string | null][]
   restore: RestoreView | null
   lastDrill: LastDrill | null
+  pgVersion: string | null
+  newestVersion: string | null
+  upgrade: LastUpgrade | null
 }
 
 /** The restore that created a cluster, with times in the format of PostgreSQL's JSON. */
@@ -252,6 +256,14 @@ export const PostgresCluster = Type.Object(
     status: Type.Enum([...clusterStatuses]),
     plan: Type.Enum(plans.map((plan) => plan.name)),
     pg_major_version: Type.Enum([...postgresMajors]),
+    pg_version: orNull(Type.String(), {
+      description: 'The version of its server, such as `17.5`; null until it is placed.',
+    }),
+    pg_newest_version: orNull(Type.String(), {
+      description:
+        'The installed version of this major version; if it is newer than `pg_version`, the cluster can be upgraded.',
+    }),
+    upgrade: Type.Optional(UpgradeView),
     cpu_kind: Type.Enum(['shared', 'performance']),
     cpus: Type.Integer({ description: 'vCPUs per node.' }),
     memory_mb: Type.Integer({ description: 'Memory per node.' }),

@@ -1,6 +1,6 @@
 import type { PostgresMajor } from './cluster.ts'
 
-/** An installation of PostgreSQL. A cluster keeps using the one it was created with. */
+/** An installation of PostgreSQL. A cluster keeps using the one it was created with until it is upgraded. */
 export interface Toolchain {
   major: PostgresMajor
   /** The full version, such as `17.5`. */

@@ -8,6 +8,7 @@ import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../sto
 import { hasActiveImport } from '../../store/postgres/import.ts'
 import { findRestore, releasePins, releaseUnneeded } from '../../store/postgres/restore.ts'
 import { deleteBackupRows, mustKeepDeleted } from '../../store/postgres/retention.ts'
+import { findUpgrade } from '../../store/postgres/upgrade.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
 import { keepDescribed } from './describe.ts'
@@ -17,6 +18,7 @@ import { setPasswords } from './password.ts'
 import { leaveTakenPorts, noFreePorts, pickPorts } from './port.ts'
 import { recordFinalEnd } from './record.ts'
 import { initializeRestored } from './restore.ts'
+import { initializeUpgraded } from './upgrade-major.ts'
 
 /** With less free disk space, a new cluster would fail soon. */
 const minFreeBytes = 256 * 1024 * 1024
@@ -52,6 +54,8 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     if (moved) return moved
     await world.hosting.ensureDisk(cluster.id)
     // A restore stages WAL beside the data, so that its limit comes when it is ready.
+    const upgrade = restore && restore.purpose !== 'recover' ? await findUpgrade(world.db, cluster.id) : undefined
+    if (restore && upgrade) return initializeUpgraded(cluster, restore, upgrade, world)
     if (restore) return initializeRestored(cluster, restore, world)
     await world.hosting.ensureDiskLimit(cluster.id, cluster.diskSizeGb, false)
     const failed = await findDiskFull(postgres.ensureData(cluster.id, dataSpec(cluster)))
@@ -69,8 +73,9 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   ready: keepHealthy,
 
   /** Stops all processes, but keeps the files for inspection. */
-  async failed(cluster, { postgres, pooler, receiver, restores }) {
+  async failed(cluster, { postgres, pooler, receiver, restores, upgrades }) {
     await restores.remove(cluster.id)
+    await upgrades.stopUpgrade(cluster.id)
     await pooler.removePooler(cluster.id)
     await postgres.stop(cluster.id)
     await receiver.removeReceiver(cluster.id)
@@ -78,9 +83,10 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
   },
 
   async deleting(cluster, world) {
-    const { postgres, pooler, receiver, backups, restores, hosting } = world
+    const { postgres, pooler, receiver, backups, restores, upgrades, hosting } = world
     if (await hasActiveImport(world.db, cluster.id)) return wait(0.5, 'waiting for the import to end')
     await restores.remove(cluster.id)
+    await upgrades.stopUpgrade(cluster.id)
     await backups.removeScrub(cluster.id)
     await pooler.removePooler(cluster.id)
     // A clean shutdown waits until all WAL is archived, so that an undelete loses nothing.

@@ -9,6 +9,7 @@ import { setHealth, setStorage } from '../../store/postgres/cluster.ts'
 import { queueDrill, readDrillSchedule } from '../../store/postgres/drill.ts'
 import { markRetention } from '../../store/postgres/retention.ts'
 import { findClockProblem, hasWindow } from '../../store/postgres/stretch.ts'
+import { setVersions } from '../../store/postgres/upgrade.ts'
 import { type World, wait } from '../step.ts'
 import { keepArchive } from './archive.ts'
 import { keepDescribed } from './describe.ts'
@@ -19,6 +20,7 @@ import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
 import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
 import { findBackupProblem, keepScrubbed } from './scrub.ts'
+import { keepUpgraded, readVersions } from './upgrade.ts'
 
 const checkSeconds = 10
 const scratchCheckSeconds = 3600
@@ -40,6 +42,8 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   if (cluster.scratch) return wait(scratchCheckSeconds, 'kept for a drill')
   const verification = await keepVerified(cluster, world)
   if (verification) return verification
+  const upgrade = await keepUpgraded(cluster, world)
+  if (upgrade) return upgrade
   const isDue = await isBackupDue(cluster, world)
   if (isDue && !isOlder(cluster.stateSince, freshSeconds)) return startBackup(cluster)
   await keepRetention(cluster, world)
@@ -152,11 +156,14 @@ async function checkFully(cluster: Cluster, world: World, drill: Health | undefi
   const used = await world.postgres.measure(cluster.id, cluster.uid ?? undefined)
   const provisioned = cluster.diskSizeGb * 1024 ** 3
   const seen = (await findEndpointProblem(cluster, world)) ?? (await enforceQuota(cluster, world, used / provisioned))
-  const health = seen === healthy ? ((await findQuietProblem(cluster, world)) ?? drill ?? healthy) : seen
+  const versions = await readVersions(cluster, world)
+  const well: Health = versions.note === '' ? healthy : { status: 'ok', reason: versions.note }
+  const health = seen === healthy ? ((await findQuietProblem(cluster, world)) ?? drill ?? well) : seen
   const isMeasured = cluster.storageMeasuredAt !== null && !isOlder(cluster.storageMeasuredAt, measureSeconds)
   return wait(checkSeconds, health.reason || 'healthy', async (tx) => {
     await setHealth(tx, cluster.id, health)
     await setStorage(tx, cluster.id, { provisioned, used, publish: !isMeasured })
+    await setVersions(tx, cluster.id, versions.running, versions.newest)
   })
 }
 

@@ -185,7 +185,7 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
  * transaction_timeout, insufficient_privilege, too_many_connections, idle_session_timeout, and undefined_file for a
  * missing library that every session loads.
  */
-function isCausedByOwner(error: Error, { purpose }: Restore): boolean {
+export function isCausedByOwner(error: Error, { purpose }: Restore): boolean {
   // A recovered cluster has the passwords that its owner set with SQL.
   if (purpose === 'recover' && /authentication failed/.test(describeError(error))) return true
   const { code = '' } = (error.cause ?? {}) as { code?: string }

@@ -36,10 +36,11 @@ const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.
   cluster.health, cluster.health_reason as "healthReason", cluster.health_since as "healthSince",
   cluster.storage_provisioned_bytes as "storageProvisionedBytes", cluster.storage_used_bytes as "storageUsedBytes",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort",
+  cluster.toolchain ->> 'version' as "pgVersion", cluster.newest_version as "newestVersion",
   org.name as "orgName", org.slug as "orgSlug", org.numeric_id as "orgNumericId", ${passesColumn}`
 
 /** Whether `extras` may return anything. Most clusters have none, and planning that query takes as long as a read. */
-const hasExtras = `(attached or restored or drilled or cluster.state = 'failed') as "hasExtras"`
+const hasExtras = `(attached or restored or drilled or upgraded or cluster.state = 'failed') as "hasExtras"`
 
 const extras = `array(
     select app.name from attachment join app on app.id = attachment.app_id
@@ -52,10 +53,13 @@ const extras = `array(
      'verified_at', verified_at, 'failure', failure, 'loss', loss) from restore where restore.cluster_id = cluster.id) as restore,
   (select json_build_object('at', finished_at, 'target', target, 'seconds', seconds, 'result', result, 'answer', answer)
    from drill where drill.cluster_id = cluster.id and drill.state = 'done'
-   order by finished_at desc limit 1) as "lastDrill"`
+   order by finished_at desc limit 1) as "lastDrill",
+  (select json_build_object('kind', kind, 'phase', phase, 'from', from_version, 'to', to_version, 'planned_at', planned_at,
+     'started_at', started_at, 'finished_at', finished_at, 'error', error)
+   from upgrade where upgrade.cluster_id = cluster.id) as upgrade`
 
-type Extras = Pick<ClusterDetails, 'attachedApps' | 'failure' | 'restore' | 'lastDrill'>
-const noExtras: Extras = { attachedApps: [], failure: null, restore: null, lastDrill: null }
+type Extras = Pick<ClusterDetails, 'attachedApps' | 'failure' | 'restore' | 'lastDrill' | 'upgrade'>
+const noExtras: Extras = { attachedApps: [], failure: null, restore: null, lastDrill: null, upgrade: null }
 
 type Row<T> = { [K in keyof T]: T[K] | null } & { clusterOrgId: string | null }
 
@@ -216,7 +220,12 @@ export async function setPlacement(
   uid: number | null,
   toolchain: RecordedToolchain,
 ): Promise<void> {
-  await tx.query('update cluster set uid = $2, toolchain = $3 where id = $1', [id, uid, JSON.stringify(toolchain)])
+  await tx.query('update cluster set uid = $2, toolchain = $3, newest_version = $4 where id = $1', [
+    id,
+    uid,
+    JSON.stringify(toolchain),
+    toolchain.version,
+  ])
 }
 
 export async function usedPorts(db: Query): Promise<Set<number>> {

@@ -288,6 +288,19 @@ describe('TLS files', () => {
   })
 })
 
+describe('the versions of clusters', () => {
+  test('are not known while the platform does not run or its database has no tables', async () => {
+    expect(await check('cluster versions')).toMatchObject({
+      level: 'ok',
+      found: expect.stringContaining('does not run'),
+    })
+    const { host, port, user } = inject('server')
+    const url = `postgresql://${user}:hidden@/postgres?host=${encodeURIComponent(host!)}&port=${port}`
+    const found = await check('cluster versions', { BERTH_DATABASE_URL: url })
+    expect(found).toMatchObject({ level: 'ok', found: expect.stringContaining('does not answer') })
+  })
+})
+
 describe('an external state database', () => {
   test('that answers is fine', async () => {
     const { host, port, user } = inject('server')

@@ -99,6 +99,8 @@ describe('creating a cluster', () => {
         status: 'creating',
         plan: 'launch',
         pg_major_version: '17',
+        pg_version: null,
+        pg_newest_version: null,
         cpu_kind: 'performance',
         cpus: 2,
         memory_mb: 8192,
@@ -302,6 +304,8 @@ describe('getting a cluster', () => {
         status: 'ready',
         plan: 'Performance',
         pg_major_version: '16',
+        pg_version: '16.1',
+        pg_newest_version: '16.1',
         cpu_kind: 'performance',
         cpus: 8,
         memory_mb: 65_536,
@@ -570,7 +574,7 @@ describe('before it is ready', () => {
     expect(fake.clusters.get(id)).toMatchObject({ process: { is: 'ready' }, password: true })
     const [row] = await platform.sql('select uid, toolchain from cluster')
     expect(row.uid).toBeGreaterThan(300_000)
-    expect(row.toolchain).toMatchObject({ major: '16', version: '16.1', source: 'npm', bin: '/bin' })
+    expect(row.toolchain).toMatchObject({ major: '16', version: '16.1', source: 'npm', bin: '/bin-16.1' })
   })
 
   test('its users, databases and backups are not available yet', async () => {

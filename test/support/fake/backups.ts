@@ -1,6 +1,7 @@
 import type { BackupDriver, BackupState } from '../../../src/drivers/postgres/backup/driver.ts'
 import type { DrillDriver } from '../../../src/drivers/postgres/drill/driver.ts'
 import type { CopyState, RecoveryState, RestoreDriver } from '../../../src/drivers/postgres/restore/driver.ts'
+import type { UpgradeDriver, UpgradeJobState } from '../../../src/drivers/postgres/upgrade/driver.ts'
 import { FakePostgres } from './postgres.ts'
 
 /** Keeps backups, restores and drills in memory. */
@@ -24,6 +25,11 @@ export class FakeBackups extends FakePostgres {
   contentsProblem: string | undefined
   readonly drillJobs = new Map<string, string>()
   drillIntervalSeconds: number | null = 86_400
+  readonly upgradeJobs = new Map<string, UpgradeJobState>()
+  /** What the job of a major upgrade shows; it is done otherwise. */
+  upgradeSeen: UpgradeJobState = { is: 'done' }
+  /** The major versions of data directories, where an upgrade has changed them. */
+  readonly upgradedTo = new Map<string, string>()
 
   get backups(): BackupDriver {
     const nothing = () => this.called(undefined)
@@ -122,6 +128,30 @@ export class FakeBackups extends FakePostgres {
       remove: (id) => {
         this.drillJobs.delete(`pages ${id}`)
         this.drillJobs.delete(`contents ${id}`)
+        return this.called(undefined)
+      },
+    }
+  }
+
+  get upgrades(): UpgradeDriver {
+    return {
+      startUpgrade: async (id) => {
+        if (this.clusters.get(id)?.process.is !== 'stopped') throw new Error('the server uses the data directory')
+        this.upgradeJobs.set(id, this.upgradeSeen)
+        return this.called(undefined)
+      },
+      inspectUpgrade: (id, { target }) => {
+        const job = this.upgradeJobs.get(id)
+        if (job?.is === 'done') this.upgradedTo.set(id, target.major)
+        if (this.upgradedTo.get(id) === target.major) return this.called({ is: 'done' })
+        return this.called(job ?? { is: 'absent' })
+      },
+      stopUpgrade: (id) => {
+        this.upgradeJobs.delete(id)
+        return this.called(undefined)
+      },
+      removeUpgrade: (id) => {
+        this.upgradeJobs.delete(id)
         return this.called(undefined)
       },
     }

@@ -55,6 +55,11 @@ export class FakePostgres extends FakeCalls {
   ports = { first: 15_000, last: 15_999 }
   boundPorts = new Set<number>()
   toolchainProblem: string | undefined
+  /** The minor version that is installed, and those that do not start. */
+  installedMinor = 1
+  readonly brokenVersions = new Set<string>()
+  /** The versions that clusters run. */
+  readonly versions = new Map<string, string>()
   dataProblem: string | undefined
   /** What is missing of a data directory. */
   readonly dataProblems = new Map<string, string>()
@@ -90,9 +95,9 @@ export class FakePostgres extends FakeCalls {
         if (this.toolchainProblem) throw new Error(this.toolchainProblem)
         return this.called({
           major,
-          version: `${major}.1`,
+          version: `${major}.${this.installedMinor}`,
           source: 'npm',
-          bin: '/bin',
+          bin: `/bin-${major}.${this.installedMinor}`,
           share: '/share',
           tools: '/tools',
         })
@@ -120,6 +125,7 @@ export class FakePostgres extends FakeCalls {
         this.clusters.get(id)!.password = true
         this.verifiers.set(id, verifier)
       }
+      if (/server_version/.test(text)) return this.called([{ server_version: this.versions.get(id) }])
       if (/alter system set/.test(text)) this.readOnly = 'on'
       if (/alter system reset/.test(text)) this.readOnly = 'off'
       if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
@@ -147,11 +153,14 @@ export class FakePostgres extends FakeCalls {
         }
         return this.called(undefined)
       },
-      ensureRunning: async (id) => {
+      ensureRunning: async (id, { toolchain }) => {
         const cluster = this.clusters.get(id)
         if (!cluster) throw new Error('it has no data directory')
         if (this.startProblem) throw new Error(this.startProblem)
-        if (cluster.process.is === 'stopped' && !this.neverStarts) cluster.process = { is: 'starting', pid: 7 }
+        if (cluster.process.is === 'stopped' && !this.neverStarts && !this.brokenVersions.has(toolchain.version)) {
+          cluster.process = { is: 'starting', pid: 7 }
+          this.versions.set(id, toolchain.version)
+        }
         return this.called(undefined)
       },
       data: {

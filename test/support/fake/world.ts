@@ -45,6 +45,7 @@ export class FakeWorld extends FakeApps {
       restores: this.restores,
       drills: this.drills,
       imports: this.imports,
+      upgrades: this.upgrades,
       boxes: this.boxes,
       services: fakeServices(() => this.services),
       checkpoints: this.checkpoints,

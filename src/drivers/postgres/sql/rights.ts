@@ -20,7 +20,7 @@ export const roleChain = `
  * By default PUBLIC, and so a reader too, may create large objects. Recording the change as an initial privilege makes
  * pg_dump leave it out, like the grants of PostgreSQL itself.
  */
-const largeObjects = `
+export const largeObjects = `
   SET LOCAL allow_system_table_mods = on;
   REVOKE EXECUTE ON FUNCTION lo_creat, lo_create, lo_from_bytea FROM PUBLIC;
   GRANT EXECUTE ON FUNCTION lo_creat, lo_create, lo_from_bytea TO writer;
@@ -34,7 +34,7 @@ const largeObjects = `
  * owner may have revoked some. A new view is recognized by its row type, which is as new as the transaction. The trigger
  * is made a member of plpgsql, so that pg_dump leaves it out: only superusers could load a dump with an event trigger.
  */
-export const sharing = `${largeObjects}
+export const shareTrigger = `
   CREATE FUNCTION pg_berth.share(class oid, object oid) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -70,6 +70,8 @@ export const sharing = `${largeObjects}
     EXECUTE FUNCTION pg_berth.share_new();
   ALTER EXTENSION plpgsql ADD EVENT TRIGGER berth_share;
 `
+
+export const sharing = largeObjects + shareTrigger
 
 /** Sessions of the platform run no event triggers. This lets the trigger share what the rest of the batch creates. */
 export const allowEventTriggers = `SELECT pg_catalog.set_config(name, 'on', true) FROM pg_catalog.pg_settings
