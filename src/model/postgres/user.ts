@@ -16,8 +16,11 @@ export function isReservedUser(username: string): boolean {
 
 const reservedUsers = new Set(['postgres', 'berth', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
 
-/** Databases of the platform, and names with a special meaning in PgBouncer. */
-export const reservedDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', 'pgbouncer', '*'])
+/** Databases that every cluster has and that the API neither shows nor changes. */
+export const platformDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1'])
+
+/** The API creates none of these names; the others have a special meaning in PgBouncer. */
+export const reservedDatabases: ReadonlySet<string> = new Set([...platformDatabases, 'pgbouncer', '*'])
 
 /** Letters and digits only, so that it needs no escaping in connection strings. */
 export function newPassword(): string {
