@@ -171,6 +171,7 @@ function settingsOf(config: Config, home: Home, edgePort: number): Omit<Platform
   return {
     regions: config.regions,
     defaultRegion: config.regions?.[0] ?? 'local',
+    pitrDays: config.pitrDays,
     postgisMajors: postgresMajors.filter((major) => {
       const share = findInstalledShare(major, config.pgBins[major])
       return share !== undefined && hasPostgis({ share })

@@ -16,6 +16,7 @@ import { clusterArguments, type Data, findCluster, listClusters, type OrgOptions
 import { addLogCommand } from './log.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
+import { addUpdateCommand, parseRetention, type Retention, retentionHelp } from './update.ts'
 import { addUserCommands } from './user.ts'
 import { addWindowCommand } from './window.ts'
 
@@ -30,6 +31,7 @@ interface CreateOptions extends OrgOptions {
   disk?: number
   postgis?: true
   poolMode?: string
+  retention?: Retention
   wait: boolean
 }
 
@@ -48,6 +50,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addCreate(postgres, cli)
   addList(postgres, cli)
   addShowCommand(postgres, cli)
+  addUpdateCommand(postgres, cli)
   addDestroy(postgres, cli)
   addConnectCommands(postgres, cli)
   addUserCommands(postgres, cli)
@@ -78,6 +81,7 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
         'transaction',
       ]),
     )
+    .option('--retention <days>', `${retentionHelp}; the number of the platform when omitted`, parseRetention)
     .option('--no-wait', 'return without waiting until it is ready')
     .action((name: string | undefined, options: CreateOptions) => createCluster(cli, name, options))
   addExamples(
@@ -101,6 +105,7 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
     disk_size_gb: options.disk,
     postgis_enabled: options.postgis,
     pool_mode: options.poolMode,
+    retention_days: options.retention === 'default' ? null : options.retention,
   })
   const answer = options.wait ? await watchUntilSettled(cli, created.data) : created
   const cluster = answer.data

@@ -25,6 +25,8 @@ export interface BackupDescription {
 /** Choices of the owner of a cluster that its backups do not contain. */
 export interface ClusterDescription {
   drillQuery: string | null
+  /** Absent in descriptions of earlier versions. */
+  retentionDays?: number | null
   /** The labels of backups that retention does not remove. */
   pinned: string[]
 }

@@ -66,7 +66,7 @@ async function adoptAll(ctx: LiveContext, caller: Caller, orgSlug: string | unde
 async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: string | undefined) {
   const found = await readDescriptions(ctx, id).catch((error: Error) => error.message)
   if (typeof found === 'string') return found
-  const { described, drillQuery, pinned } = found
+  const { described, drillQuery, retentionDays, pinned } = found
   const newest = described.at(-1)
   if (!newest) return 'it has no completed backup'
   const major = postgresMajors.find((known) => known === newest.pgMajor)
@@ -80,7 +80,7 @@ async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: s
     await insertOrgOnce(tx, slug, slug)
     const org = (await findOrg(tx, caller, slug))!
     const createdAt = described[0]!.startedAt
-    const facts = { id, orgId: org.id, pgMajor: major, toolchain, drillQuery, createdAt }
+    const facts = { id, orgId: org.id, pgMajor: major, toolchain, drillQuery, retentionDays, createdAt }
     const cluster: AdoptedCluster = { ...settings, ...facts }
     if (!(await insertAdoptedCluster(tx, cluster, note))) return
     for (const backup of backups) await insertAdoptedBackup(tx, id, backup)
@@ -93,7 +93,14 @@ async function adoptOne(ctx: LiveContext, caller: Caller, id: string, orgSlug: s
 async function readDescriptions({ repository }: LiveContext, id: string) {
   const described = await repository.listBackups(id)
   const description = await repository.findDescription(id)
-  return { described, drillQuery: presentQuery(description?.drillQuery), pinned: new Set(description?.pinned) }
+  const days = description?.retentionDays
+  return {
+    described,
+    drillQuery: presentQuery(description?.drillQuery),
+    // The file may have been changed by hand.
+    retentionDays: Number.isInteger(days) && days! > 0 ? days! : null,
+    pinned: new Set(description?.pinned),
+  }
 }
 
 async function readEpochs({ repository }: LiveContext, described: BackupDescription[], pinned: Set<string>) {

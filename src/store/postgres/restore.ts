@@ -198,6 +198,7 @@ export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
     synchronousArchive: source.synchronousArchive,
     toolchain: source.toolchain,
     drillQuery: source.drillQuery,
+    retentionDays: source.retentionDays,
   }
 }
 

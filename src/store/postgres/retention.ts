@@ -1,4 +1,5 @@
 import type { Query, Tx } from '../db.ts'
+import { markUndescribed } from './cluster-describe.ts'
 
 /** The newest backup before the recovery window; older ones are not needed for any time in the window. */
 const edge = `edge as (
@@ -31,6 +32,12 @@ export async function markPinnedAlone(db: Query, clusterId: string, days: number
      where cluster_id = $1 and state = 'completed' and pinned and not alone and stopped_at < edge.at`,
     [clusterId, days],
   )
+}
+
+/** Takes effect when expired backups are removed the next time. */
+export async function setRetention(tx: Tx, clusterId: string, days: number | null): Promise<void> {
+  await tx.query('update cluster set retention_days = $2 where id = $1', [clusterId, days])
+  await markUndescribed(tx, clusterId)
 }
 
 export interface ArchiveNeed {

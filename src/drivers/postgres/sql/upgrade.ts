@@ -27,8 +27,7 @@ export async function ensureGrants(client: SqlClient, id: string): Promise<void>
          select from pg_database, aclexplode(datacl) where datname = 'template0' and grantee = '${poolerUser}'::regrole) as current`,
   )
   if (state!.former || !state!.current) await upgrade(client, id, state!.former)
-  await renameUndecodable(client, id)
-  await admitPooler(client, id)
+  await repairDatabases(client, id)
 }
 
 async function upgrade(client: SqlClient, id: string, hasFormerRoles: boolean): Promise<void> {
@@ -62,36 +61,32 @@ async function completeTemplate0(client: SqlClient, id: string): Promise<void> {
   await client.query(id, superuser, grantPoolerConnect('template0'))
 }
 
+/** Tenants own their databases, so they may change what the platform needs. */
+async function repairDatabases(client: SqlClient, id: string): Promise<void> {
+  const databases = await client.query<{ oid: number; name: string; bytes: Buffer; lacksPooler: boolean }>(
+    id,
+    superuser,
+    `select oid, datname as name, textsend(datname::text) as bytes,
+       datallowconn and datname <> 'template1' and not has_database_privilege('${poolerUser}', oid, 'connect') as "lacksPooler"
+     from pg_database where datconnlimit <> -2`,
+  )
+  for (const { oid, name, bytes, lacksPooler } of databases) {
+    if (!isUtf8(bytes)) await client.query(id, superuser, renameUndecodable(oid)).catch(ignoreBusy)
+    else if (lacksPooler) await client.query(id, superuser, grantPoolerConnect(name)).catch(ignoreBusy)
+  }
+}
+
 /**
  * In a database with the encoding SQL_ASCII, a tenant can give another one a name that is not UTF-8. Nobody could name it in
  * a request.
  */
-async function renameUndecodable(client: SqlClient, id: string): Promise<void> {
-  const databases = await client.query<{ oid: number; name: Buffer }>(
-    id,
-    superuser,
-    'select oid, textsend(datname::text) as name from pg_database where datconnlimit <> -2',
-  )
-  for (const { oid } of databases.filter(({ name }) => !isUtf8(name))) {
-    const rename = `EXECUTE (SELECT format('ALTER DATABASE %I RENAME TO %I', datname, 'invalid_' || oid)
-      FROM pg_database WHERE oid = ${oid})`
-    await client.query(id, superuser, `DO $$ BEGIN ${rename}; END $$`).catch(ignoreBusy)
-  }
+function renameUndecodable(oid: number): string {
+  const rename = `SELECT format('ALTER DATABASE %I RENAME TO %I', datname, 'invalid_' || oid)
+    FROM pg_catalog.pg_database WHERE oid = ${oid}`
+  return `DO $$ BEGIN EXECUTE (${rename}); END $$`
 }
 
-/** Sessions in the database or a taken name; the next call tries again. */
+/** A session in the database, a taken name or a dropped database; the next call tries again. */
 function ignoreBusy(error: unknown): void {
   if (!(error instanceof BerthError)) throw error
-}
-
-/** The owner of a database may have revoked CONNECT from PUBLIC. */
-async function admitPooler(client: SqlClient, id: string): Promise<void> {
-  const closed = await client.query<{ name: string }>(
-    id,
-    superuser,
-    `select datname as name from pg_database
-     where datallowconn and datconnlimit <> -2 and datname <> 'template1'
-       and not has_database_privilege('${poolerUser}', oid, 'connect')`,
-  )
-  for (const { name } of closed) await client.query(id, superuser, grantPoolerConnect(name)).catch(ignoreBusy)
 }
