@@ -17,7 +17,7 @@ import { resolveHostName } from '../drivers/network/lookup.ts'
 import { findPrivateNetworkProblem } from '../drivers/network/private.ts'
 import { clusterPaths } from '../drivers/postgres/paths.ts'
 import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
-import { hasPostgis } from '../drivers/postgres/toolchain/tools.ts'
+import { hasExtension } from '../drivers/postgres/toolchain/tools.ts'
 import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
 import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sessions.ts'
@@ -174,7 +174,7 @@ function settingsOf(config: Config, home: Home, edgePort: number): Omit<Platform
     pitrDays: config.pitrDays,
     postgisMajors: postgresMajors.filter((major) => {
       const share = findInstalledShare(major, config.pgBins[major])
-      return share !== undefined && hasPostgis({ share })
+      return share !== undefined && hasExtension({ share }, 'postgis')
     }),
     pgHost: config.pgHost,
     homeNumber: home.number,

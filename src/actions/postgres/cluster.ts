@@ -13,6 +13,7 @@ import {
   type UpdateCluster,
 } from '../../model/postgres/cluster.ts'
 import { presentQuery } from '../../model/postgres/drill.ts'
+import { findExtensionPackage } from '../../model/postgres/extension.ts'
 import { findPlan, plans } from '../../model/postgres/plan.ts'
 import { newPassword } from '../../model/postgres/user.ts'
 import { seal } from '../../model/seal.ts'
@@ -96,7 +97,10 @@ function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewC
   if (region instanceof BerthError) throw region
   const pgMajor = input.pg_major_version ?? '16'
   if (input.postgis_enabled && !settings.postgisMajors.includes(pgMajor)) {
-    throw invalid(`postgis_enabled: the PostgreSQL ${pgMajor} installation of this platform has no PostGIS`)
+    const wanted = findExtensionPackage('postgis', pgMajor)
+    throw invalid(
+      `postgis_enabled: the PostgreSQL ${pgMajor} installation of this platform has no PostGIS; its operator can install the package ${wanted}`,
+    )
   }
   return {
     name: checkClusterName(input.name) ?? generateClusterName(),

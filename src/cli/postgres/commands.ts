@@ -74,7 +74,7 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
     .option('--org <slug>', 'the organization it belongs to', defaultOrg)
     .addOption(new Option('--pg <major>', 'the version of PostgreSQL').choices(['16', '17']).default('17'))
     .option('--disk <gigabytes>', 'disk size; 10 when omitted', parseWholeNumber)
-    .option('--postgis', 'allow PostGIS to be enabled in its databases')
+    .option('--postgis', 'enable PostGIS in its first database, and allow it in the others')
     .addOption(
       new Option('--pool-mode <mode>', 'when the pooler releases a server connection; session when omitted').choices([
         'session',

@@ -1,6 +1,7 @@
 import type { DatabaseExtension } from '../../drivers/postgres/sql/driver.ts'
 import { BerthError, badRequest, invalid, notFound } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
+import { findExtensionPackage, isPartOfPostgis } from '../../model/postgres/extension.ts'
 import { type EnableExtension, platformDatabases, reservedDatabases } from '../../model/postgres/user.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { getReadyCluster } from './cluster.ts'
@@ -50,7 +51,30 @@ export async function enableClusterExtension(
     throw invalid(`extension ${input.name} needs a cluster created with postgis_enabled`)
   }
   const options = { schema: input.schema || undefined, createSchema: input.create_schema ?? false }
-  await withDeadline(ctx.postgres.extensions.enable(cluster.id, database, input.name, options), 'the cluster')
+  try {
+    await withDeadline(ctx.postgres.extensions.enable(cluster.id, database, input.name, options), 'the cluster')
+  } catch (err) {
+    throw (await findMissingPackage(ctx, cluster, database, input.name, err)) ?? err
+  }
+}
+
+/** An error that tells which package has the extension; undefined if the request failed for another reason. */
+async function findMissingPackage(
+  ctx: LiveContext,
+  cluster: Cluster,
+  database: string,
+  name: string,
+  err: unknown,
+): Promise<BerthError | undefined> {
+  const wanted = findExtensionPackage(name, cluster.pgMajor)
+  if (wanted === undefined || !(err instanceof BerthError && err.code === 'not_found')) return undefined
+  const available = await withDeadline(ctx.postgres.extensions.list(cluster.id, database), 'the cluster')
+  if (available.some((extension) => extension.name === name)) return undefined
+  const isOwn = cluster.toolchain?.source === 'npm'
+  const hint = isOwn ? ', which new clusters then use with the PostgreSQL of the distribution' : ''
+  return invalid(
+    `extension ${name} is not installed on this platform; its operator can install the package ${wanted}${hint}`,
+  )
 }
 
 export async function disableClusterExtension(
@@ -69,7 +93,7 @@ export async function disableClusterExtension(
 }
 
 function isOffered(cluster: Cluster, extension: string): boolean {
-  return cluster.postgisEnabled || !/^(postgis|address_standardizer)/.test(extension)
+  return cluster.postgisEnabled || !isPartOfPostgis(extension)
 }
 
 function checkNotPlatform(name: string): void {

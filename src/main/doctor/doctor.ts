@@ -13,7 +13,7 @@ import {
   checkUser,
   checkUserNamespaces,
 } from './host.ts'
-import { checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
+import { checkExtensions, checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
 import { sandboxChecks } from './sandbox.ts'
 import { checkDisk, checkHome, checkReflink, checkRepository, checkSecretFile, checkStorage } from './storage.ts'
 
@@ -46,6 +46,7 @@ function listChecks(config: Config): Record<string, Check> {
     user: checkUser,
     'PostgreSQL 17': () => checkToolchain('17', config, config.databaseUrl === undefined),
     'PostgreSQL 16': () => checkToolchain('16', config, false),
+    extensions: () => checkExtensions(config),
     'user namespaces': checkUserNamespaces,
     'control groups': checkControlGroups,
     'cluster isolation': checkClusterIsolation,

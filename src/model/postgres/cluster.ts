@@ -204,7 +204,9 @@ export const CreateCluster = Type.Object(
     name: Type.Optional(Type.String({ description: 'Unique in the organization; generated when omitted or blank.' })),
     disk_size_gb: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: 'Gigabytes; 10 when omitted.' })),
     pg_major_version: Type.Optional(Type.Enum([...postgresMajors], { description: '`16` when omitted.' })),
-    postgis_enabled: Type.Optional(Type.Boolean({ description: 'Whether PostGIS may be enabled in its databases.' })),
+    postgis_enabled: Type.Optional(
+      Type.Boolean({ description: 'Enables PostGIS in its first database, and allows it in the others.' }),
+    ),
     pool_mode: Type.Optional(Type.Enum([...poolModes], { description: '`session` when omitted.' })),
     synchronous_archive: Type.Optional(
       Type.Boolean({

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import { readIdentifier } from '../../../src/drivers/postgres/identity.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
-import { ensureTools, hasPostgis } from '../../../src/drivers/postgres/toolchain/tools.ts'
+import { ensureTools, hasExtension } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import { newId } from '../../../src/model/ids.ts'
 import {
   ask,
@@ -514,7 +514,7 @@ test('rejects an invalid id before any change', () => {
 test('detects PostGIS in an installation', async () => {
   const { spec } = await bench.newCluster('17')
   const files = readdirSync(`${spec.toolchain.share}/extension`)
-  expect(hasPostgis(spec.toolchain)).toBe(files.includes('postgis.control'))
+  expect(hasExtension(spec.toolchain, 'postgis')).toBe(files.includes('postgis.control'))
 })
 
 test('creates the template and the client programs once for concurrent processes', async () => {

@@ -171,7 +171,10 @@ describe('creating a cluster', () => {
     [{ pg_major_version: '17.1' }, /^pg_major_version /],
     [{ postgis_enabled: 'true' }, /^postgis_enabled /],
     [{ postgis_enabled: 1 }, /^postgis_enabled /],
-    [{ postgis_enabled: true }, /^postgis_enabled: the PostgreSQL 16 installation of this platform has no PostGIS$/],
+    [
+      { postgis_enabled: true },
+      /^postgis_enabled: the PostgreSQL 16 installation of this platform has no PostGIS; its operator can install the package postgresql-16-postgis-3$/,
+    ],
     [{ postgis_enabled: true, pg_major_version: '17' }, /PostgreSQL 17 .* no PostGIS/],
     [{ pool_mode: 'statement' }, /^pool_mode must be one of session, transaction$/],
     [{ pool_mode: true }, /^pool_mode /],
