@@ -125,18 +125,6 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await expect(admin(sql)).rejects.toThrow(/permission denied|must be/)
   })
 
-  test('drops a user who owns objects in a closed database', async () => {
-    await bench.addUser(cluster, 'leaver', 'schema_admin')
-    await admin('create database closed')
-    await as('leaver', 'set role none; create schema mine', 'closed').catch(() => undefined)
-    await admin('alter default privileges for role schema_admin grant select on tables to "leaver"', 'closed')
-    await admin('alter database closed allow_connections false')
-    await bench.postgres.users.drop(cluster.id, 'leaver')
-    expect((await bench.postgres.users.list(cluster.id)).map(({ name }) => name)).not.toContain('leaver')
-    await expect(admin('select 1', 'closed')).rejects.toThrow('not currently accepting connections')
-    await bench.postgres.databases.drop(cluster.id, 'closed')
-  })
-
   test('upgrades a cluster of an earlier version before its admins may create databases', async () => {
     await platform('alter database template0 allow_connections true')
     for (const database of ['template0', 'postgres']) {

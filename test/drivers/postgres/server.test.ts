@@ -139,7 +139,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
       `select pg_cancel_backend(pid) from pg_stat_activity where usename = 'postgres' and pid <> pg_backend_pid()`,
     )
     await held
-    await expect(ask(port, 'select 1', { database: 'postgres' })).rejects.toThrow('permission denied')
+    await expect(ask(port, 'create table t (id int)', { database: 'postgres' })).rejects.toThrow('permission denied')
     await expect(ask(port, 'select 1', { database: 'template1' })).rejects.toThrow('permission denied')
     await expect(ask(port, 'select 1', { replication: 'true' } as pg.ClientConfig)).rejects.toThrow()
   })

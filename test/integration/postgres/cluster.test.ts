@@ -561,6 +561,19 @@ describe('a database', () => {
   })
 })
 
+describe('an extension', () => {
+  test('that is not installed is refused with the name of its package', async () => {
+    const id = await ready()
+    const enable = (name: string) =>
+      platform.call('POST', `/v1/postgres/${id}/databases/fly-db/extensions`, { body: { name } })
+    expect(await enable('vector')).toMatchObject({
+      status: 422,
+      body: { error: expect.stringContaining('its operator can install the package postgresql-16-pgvector') },
+    })
+    expect(await enable('nonsense')).toMatchObject({ status: 404, body: { error: 'Extension nonsense not found' } })
+  })
+})
+
 describe('before it is ready', () => {
   test('a cluster is placed, initialized, and then ready', async () => {
     const id = await created()

@@ -1,8 +1,9 @@
+import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { findPlan } from '../../../model/postgres/plan.ts'
 import type { PoolerSpec } from '../../../model/postgres/spec.ts'
 import type { ClusterPaths } from '../paths.ts'
-import { renderPooler } from './render.ts'
+import { ignoredParameters, renderPooler, trackedParameters } from './render.ts'
 
 const paths = { pooler: '/c/pooler', tls: '/c/tls', sockets: "/run/it's" } as ClusterPaths
 const spec: PoolerSpec = {
@@ -76,4 +77,10 @@ test('accepts the startup parameters of drivers, and applies those that PgBounce
   expect(settingOf('track_extra_parameters', debian13)).toBe('IntervalStyle,default_transaction_read_only')
   // Ignoring these would give a client other rights than it asked for, or another protocol.
   for (const name of ['role', 'session_authorization', 'replication']) expect(ignored(debian12)).not.toContain(name)
+})
+
+test('is documented with every parameter that it ignores or tracks', () => {
+  const text = readFileSync(new URL('../../../../docs/postgres.md', import.meta.url), 'utf8')
+  const section = /\*\*Startup parameters\.\*\*(.*?)\n- /s.exec(text)![1]
+  for (const name of [...ignoredParameters, ...trackedParameters]) expect(section).toContain(`\`${name}\``)
 })

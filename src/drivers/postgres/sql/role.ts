@@ -3,7 +3,6 @@
 import { notFound } from '../../../model/errors.ts'
 import { waitUntil } from '../../../model/poll.ts'
 import { isReservedUser, type UserRole, userRoles } from '../../../model/postgres/user.ts'
-import { whileOpen } from './database.ts'
 import type { SqlClient, User, UserAdmin } from './driver.ts'
 import { reservedName } from './error.ts'
 import { poolerUser, superuser } from './platform-role.ts'
@@ -163,19 +162,16 @@ async function endSessions(client: SqlClient, id: string, name: string): Promise
 
 /** Gives what a user owns to the admins and revokes what was granted to the user by name, in every database. */
 async function reassignOwned(client: SqlClient, id: string, name: string): Promise<void> {
-  const databases = await client.query<{ name: string; open: boolean }>(
+  const databases = await client.query<{ name: string }>(
     id,
     superuser,
-    `select distinct datname as name, datallowconn as open from pg_shdepend join pg_database on pg_database.oid = dbid
+    `select distinct datname as name from pg_shdepend join pg_database on pg_database.oid = dbid
      where refclassid = 'pg_authid'::regclass and refobjid = (select oid from pg_authid where rolname = $1)`,
     [name],
   )
   const user = quoteIdentifier(name)
-  for (const { name: database, open } of databases) {
-    const reassign = async () => {
-      await client.query(id, database, `REASSIGN OWNED BY ${user} TO schema_admin; DROP OWNED BY ${user}`)
-    }
-    await (open ? reassign() : whileOpen(client, id, database, reassign))
+  for (const database of databases) {
+    await client.query(id, database.name, `REASSIGN OWNED BY ${user} TO schema_admin; DROP OWNED BY ${user}`)
   }
   // This covers shared objects, such as databases.
   await client.query(id, superuser, `REASSIGN OWNED BY ${user} TO schema_admin`)
