@@ -130,6 +130,7 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     for (const database of ['template0', 'postgres']) {
       await platform(
         `set local allow_system_table_mods = on; delete from pg_catalog.pg_init_privs where initprivs::text ~ 'writer';
+         ${database === 'template0' ? 'alter extension plpgsql drop event trigger berth_share;' : ''}
          drop schema pg_berth cascade`,
         database,
       )
