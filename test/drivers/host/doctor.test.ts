@@ -12,7 +12,7 @@ import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { readConfig } from '../../../src/main/config.ts'
 import { doctor } from '../../../src/main/doctor/doctor.ts'
 import { delegateCommands } from '../../../src/main/doctor/host.ts'
-import { makeInstallation } from '../../support/installation.ts'
+import { makeInstallation } from '../../support/fake/installation.ts'
 import { canRunAs, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ensureToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
 import { hasExtension } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import { ask, type ClusterBench, openBench, password, type TestCluster, untilReady } from '../../support/cluster.ts'
-import { makeInstallation } from '../../support/installation.ts'
+import { makeInstallation } from '../../support/fake/installation.ts'
 
 let bench: ClusterBench
 let cluster: TestCluster

@@ -17,7 +17,7 @@ import {
   ways,
 } from '../../support/client.ts'
 import { removeDirectory } from '../../support/directory.ts'
-import { makeInstallation } from '../../support/installation.ts'
+import { makeInstallation } from '../../support/fake/installation.ts'
 import { until } from '../../support/until.ts'
 
 const directory = mkdtempSync(join(tmpdir(), 'berth-installation-'))

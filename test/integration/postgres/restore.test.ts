@@ -735,13 +735,13 @@ describe('backups', () => {
     expect(await health()).toMatchObject({ status: 'degraded', reason: 'No space left on device' })
     platform.fake.describeProblem = undefined
     await lookClosely()
-    expect(told()).toEqual({ drillQuery: null, pinned: [label] })
+    expect(told()).toEqual({ drillQuery: null, retentionDays: null, pinned: [label] })
     expect(await health()).toMatchObject({ status: 'ok' })
     await platform.call('DELETE', `/v1/postgres/${source}`)
     await settle()
     await pin(false)
     await settle()
-    expect(told()).toEqual({ drillQuery: null, pinned: [] })
+    expect(told()).toEqual({ drillQuery: null, retentionDays: null, pinned: [] })
   })
 
   test('pinning is rejected for other organizations, read tokens and unknown backups', async () => {

@@ -18,7 +18,7 @@ const files: Record<string, string> = {
 
 /** Returns the directory of the server programs. */
 export function makeInstallation(directory: string, major: string): string {
-  const native = new URL(`../../node_modules/pg${major}-${process.platform}-${process.arch}/native`, import.meta.url)
+  const native = new URL(`../../../node_modules/pg${major}-${process.platform}-${process.arch}/native`, import.meta.url)
     .pathname
   mkdirSync(directory, { recursive: true })
   chmodSync(directory, 0o755)
