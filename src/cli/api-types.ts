@@ -371,6 +371,7 @@ export interface PostgresCluster {
   region: string
   postgis_enabled: boolean
   pool_mode: 'session' | 'transaction'
+  retention_days: number
   created_at: string
   attached_apps: {
     name: string

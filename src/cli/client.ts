@@ -27,7 +27,12 @@ export function apiError(session: Session, status: number, text: string): ApiErr
 }
 
 /** API fields that error messages mention, and the command-line options that set them. */
-const optionsByField = { 'force=true': '--force', disk_size_gb: '--disk', postgis_enabled: '--postgis' }
+const optionsByField = {
+  'force=true': '--force',
+  disk_size_gb: '--disk',
+  postgis_enabled: '--postgis',
+  retention_days: '--retention',
+}
 
 function nameOptions(sentence: string | undefined): string | undefined {
   return Object.entries(optionsByField).reduce((text, [field, option]) => text?.replaceAll(field, option), sentence)

@@ -17,7 +17,7 @@ import { resolveHostName } from '../drivers/network/lookup.ts'
 import { findPrivateNetworkProblem } from '../drivers/network/private.ts'
 import { clusterPaths } from '../drivers/postgres/paths.ts'
 import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
-import { hasPostgis } from '../drivers/postgres/toolchain/tools.ts'
+import { hasExtension } from '../drivers/postgres/toolchain/tools.ts'
 import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
 import { type AdoptionRun, createAdoptionRun } from '../live/postgres/adopt-run.ts'
@@ -175,9 +175,10 @@ function settingsOf(config: Config, home: Home, edgePort: number): Omit<Platform
   return {
     regions: config.regions,
     defaultRegion: config.regions?.[0] ?? 'local',
+    pitrDays: config.pitrDays,
     postgisMajors: postgresMajors.filter((major) => {
       const share = findInstalledShare(major, config.pgBins[major])
-      return share !== undefined && hasPostgis({ share })
+      return share !== undefined && hasExtension({ share }, 'postgis')
     }),
     pgHost: config.pgHost,
     homeNumber: home.number,

@@ -5,6 +5,8 @@ export interface PlatformSettings {
   /** The regions the platform serves; null accepts any well-formed code. */
   regions: readonly string[] | null
   defaultRegion: string
+  /** How many days back clusters can be restored, unless their owner chose another number. */
+  pitrDays: number
   /** The PostgreSQL versions whose installation includes PostGIS. */
   postgisMajors: readonly PostgresMajor[]
   /** The host name under which clients reach clusters. */

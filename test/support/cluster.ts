@@ -65,7 +65,7 @@ export async function openBench(directory = temporaryDirectory()): Promise<Clust
         hosts: ['pg.test'],
         port: port!,
       },
-      pooler: { ...address, poolMode: 'session', databases: ['fly-db'], port: poolerPort!, postgresPort: port! },
+      pooler: { ...address, poolMode: 'session', port: poolerPort!, postgresPort: port! },
     }
   }
 

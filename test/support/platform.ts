@@ -145,6 +145,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
     const settings = {
       regions: null,
       defaultRegion: 'local',
+      pitrDays: 7,
       postgisMajors: [],
       pgHost: 'localhost',
       ipPools: ['127.100.0.0/24', 'fd00:1::/64'],

@@ -5,12 +5,15 @@ import { newId } from '../../model/ids.ts'
 import {
   type ClusterDetails,
   type CreateCluster,
+  checkRetention,
   clusterNamePattern,
   clusterStates,
   defaultUser,
   generateClusterName,
+  type UpdateCluster,
 } from '../../model/postgres/cluster.ts'
 import { presentQuery } from '../../model/postgres/drill.ts'
+import { findExtensionPackage } from '../../model/postgres/extension.ts'
 import { findPlan, plans } from '../../model/postgres/plan.ts'
 import { newPassword } from '../../model/postgres/user.ts'
 import { seal } from '../../model/seal.ts'
@@ -23,6 +26,7 @@ import {
   listClusters,
   type NewCluster,
 } from '../../store/postgres/cluster.ts'
+import { setRetention } from '../../store/postgres/retention.ts'
 import { insertUser } from '../../store/postgres/user.ts'
 import { lockState, transition } from '../../store/transition.ts'
 import { enqueue } from '../../store/work.ts'
@@ -61,6 +65,19 @@ export async function listClustersOf(
   return listClusters(ctx.db, org.id, includeDeleted)
 }
 
+/** Changes the given settings and leaves the others. */
+export async function updateCluster(ctx: Context, id: string, input: UpdateCluster): Promise<ClusterDetails> {
+  const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id)
+  requireClusterWriter(caller)
+  await ctx.db.transaction(async (tx) => {
+    const state = await lockState(tx, 'cluster', cluster.id)
+    if (state === 'deleting' || state === 'deleted' || state === 'purged') throw invalid('Cluster is being deleted')
+    if (input.retention_days === undefined) return
+    await setRetention(tx, cluster.id, checkRetention(input.retention_days, ctx.settings.pitrDays))
+  })
+  return getCluster(ctx, id)
+}
+
 /** Idempotent while the cluster is being deleted; afterwards the response is 410. */
 export async function deleteCluster(ctx: Context, id: string): Promise<void> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, id, { deleted: true })
@@ -80,7 +97,10 @@ function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewC
   if (region instanceof BerthError) throw region
   const pgMajor = input.pg_major_version ?? '16'
   if (input.postgis_enabled && !settings.postgisMajors.includes(pgMajor)) {
-    throw invalid(`postgis_enabled: the PostgreSQL ${pgMajor} installation of this platform has no PostGIS`)
+    const wanted = findExtensionPackage('postgis', pgMajor)
+    throw invalid(
+      `postgis_enabled: the PostgreSQL ${pgMajor} installation of this platform has no PostGIS; its operator can install the package ${wanted}`,
+    )
   }
   return {
     name: checkClusterName(input.name) ?? generateClusterName(),
@@ -92,6 +112,7 @@ function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewC
     poolMode: input.pool_mode ?? 'session',
     synchronousArchive: input.synchronous_archive ?? false,
     drillQuery: presentQuery(input.drill_query),
+    retentionDays: checkRetention(input.retention_days, settings.pitrDays),
   }
 }
 

@@ -1,5 +1,11 @@
 import { Type } from 'typebox'
-import { createCluster, deleteCluster, getCluster, listClustersOf } from '../../actions/postgres/cluster.ts'
+import {
+  createCluster,
+  deleteCluster,
+  getCluster,
+  listClustersOf,
+  updateCluster,
+} from '../../actions/postgres/cluster.ts'
 import {
   type ClusterDetails,
   CreateCluster,
@@ -9,6 +15,7 @@ import {
   privateNames,
   privatePort,
   type RestoreView,
+  UpdateCluster,
 } from '../../model/postgres/cluster.ts'
 import type { LastDrill } from '../../model/postgres/drill.ts'
 import { findPlan } from '../../model/postgres/plan.ts'
@@ -88,6 +95,25 @@ export const clusterRoutes: Route[] = [
     },
   }),
   route({
+    method: 'PATCH',
+    path: '/v1/postgres/{postgres_cluster_id}',
+    id: 'updateCluster',
+    tag: 'Postgres',
+    summary: 'Change settings of a cluster',
+    description:
+      'Fields that are not given stay as they are. A shorter retention takes effect within an hour, when expired backups are removed the next time.',
+    scope: 'write',
+    params: ById,
+    body: UpdateCluster,
+    status: 200,
+    response: Data(PostgresCluster),
+    errors: { 404: noCluster, 422: 'A field is not valid, or the cluster is being deleted.' },
+    wrongTypeStatus: 422,
+    run: async ({ ctx, params, body }) => {
+      return { data: clusterView(ctx.settings, await updateCluster(ctx, params.postgres_cluster_id, body)) }
+    },
+  }),
+  route({
     method: 'DELETE',
     path: '/v1/postgres/{postgres_cluster_id}',
     id: 'deleteCluster',
@@ -124,6 +150,7 @@ export function clusterView(settings: EndpointSettings, cluster: ClusterDetails)
     region: cluster.region,
     postgis_enabled: cluster.postgisEnabled,
     pool_mode: cluster.poolMode,
+    retention_days: cluster.retentionDays ?? settings.pitrDays,
     created_at: rfc3339FromJson(cluster.createdAt),
     attached_apps: cluster.attachedApps.map((name) => ({ name })),
     ...(cluster.state === 'ready' ? { ...endpointsView(settings, cluster), health: healthView(cluster) } : {}),
@@ -195,7 +222,7 @@ function lastDrillView({ at, target, seconds, result, answer }: LastDrill) {
   }
 }
 
-type EndpointSettings = Pick<PlatformSettings, 'pgHost' | 'privateNetworkGap' | 'clusterGap'>
+type EndpointSettings = Pick<PlatformSettings, 'pgHost' | 'pitrDays' | 'privateNetworkGap' | 'clusterGap'>
 
 function endpointsView({ pgHost: host, privateNetworkGap }: EndpointSettings, cluster: ClusterDetails) {
   const names = privateNames(cluster.id)

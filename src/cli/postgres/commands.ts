@@ -18,6 +18,7 @@ import { addLogCommand } from './log.ts'
 import { addRecoverCommand } from './recover.ts'
 import { addRestoreCommands } from './restore.ts'
 import { addShowCommand } from './show.ts'
+import { addUpdateCommand, parseRetention, type Retention, retentionHelp } from './update.ts'
 import { addUpgradeCommand } from './upgrade.ts'
 import { addUserCommands } from './user.ts'
 import { addWindowCommand } from './window.ts'
@@ -33,6 +34,7 @@ interface CreateOptions extends OrgOptions {
   disk?: number
   postgis?: true
   poolMode?: string
+  retention?: Retention
   wait: boolean
 }
 
@@ -51,6 +53,7 @@ export function addPostgresCommands(program: Command, cli: PostgresCli): void {
   addCreate(postgres, cli)
   addList(postgres, cli)
   addShowCommand(postgres, cli)
+  addUpdateCommand(postgres, cli)
   addDestroy(postgres, cli)
   addConnectCommands(postgres, cli)
   addUserCommands(postgres, cli)
@@ -77,13 +80,14 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
     .option('--org <slug>', 'the organization it belongs to', defaultOrg)
     .addOption(new Option('--pg <major>', 'the version of PostgreSQL').choices(['16', '17']).default('17'))
     .option('--disk <gigabytes>', 'disk size; 10 when omitted', parseWholeNumber)
-    .option('--postgis', 'allow PostGIS to be enabled in its databases')
+    .option('--postgis', 'enable PostGIS in its first database, and allow it in the others')
     .addOption(
       new Option('--pool-mode <mode>', 'when the pooler releases a server connection; session when omitted').choices([
         'session',
         'transaction',
       ]),
     )
+    .option('--retention <days>', `${retentionHelp}; the number of the platform when omitted`, parseRetention)
     .option('--no-wait', 'return without waiting until it is ready')
     .action((name: string | undefined, options: CreateOptions) => createCluster(cli, name, options))
   addExamples(
@@ -107,6 +111,7 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
     disk_size_gb: options.disk,
     postgis_enabled: options.postgis,
     pool_mode: options.poolMode,
+    retention_days: options.retention === 'default' ? null : options.retention,
   })
   const answer = options.wait ? await watchUntilSettled(cli, created.data) : created
   const cluster = answer.data

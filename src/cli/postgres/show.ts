@@ -68,6 +68,7 @@ function describeCluster(cluster: PostgresCluster, user: string, password: strin
     ['replicas', cluster.replicas],
     ['PostGIS', cluster.postgis_enabled],
     ['pool mode', cluster.pool_mode],
+    ['retention', `${cluster.retention_days} ${cluster.retention_days === 1 ? 'day' : 'days'}`],
     ['created', formatTime(cluster.created_at)],
     ['recovery window', windowText(cluster)],
     ['last drill', drillText(cluster)],

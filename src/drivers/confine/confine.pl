@@ -157,7 +157,7 @@ sub run_confined {
     open_directory('/etc/ssl'),
     (map { ('--perms', '0644', '--ro-bind-data', @$_) }
       [fileno $names, '/etc/passwd'], [fileno $hosts, '/etc/hosts'], [fileno $lookups, '/etc/nsswitch.conf']),
-    (map { ('--ro-bind-try', $_, $_) } '/etc/ld.so.cache', '/etc/ssl/openssl.cnf'),
+    (map { ('--ro-bind-try', $_, $_) } '/etc/ld.so.cache', '/etc/ssl/openssl.cnf', '/etc/alternatives'),
     (map { mount_arguments('--ro-bind', $_->[0]) } @{$option{read}}),
     (map { mount_arguments('--bind', $_->[0]) } @{$option{write}}),
     '--remount-ro', '/', '--chdir', '/', '--', program()

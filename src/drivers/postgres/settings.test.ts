@@ -34,9 +34,9 @@ test('derives memory from the plan', () => {
     effective_cache_size: '768MB',
     work_mem: '6MB',
     maintenance_work_mem: '64MB',
-    max_connections: '68',
+    max_connections: '76',
   })
-  expect(settingsOf('launch')).toMatchObject({ shared_buffers: '1984MB', work_mem: '17MB', max_connections: '188' })
+  expect(settingsOf('launch')).toMatchObject({ shared_buffers: '1984MB', work_mem: '17MB', max_connections: '196' })
 })
 
 test('gives a small plan small tables, because PostgreSQL touches all of them at start', () => {
@@ -51,7 +51,7 @@ test('limits the settings on a small host', () => {
   expect(settingsOf('Performance', { hostMemoryMb: 2048 })).toMatchObject({
     shared_buffers: '192MB',
     effective_cache_size: '768MB',
-    max_connections: '358',
+    max_connections: '366',
   })
   expect(settingsOf('basic', { hostMemoryMb: 64 }).shared_buffers).toBe('32MB')
 })

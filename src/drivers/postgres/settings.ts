@@ -24,7 +24,7 @@ export type Settings = Record<string, string>
 
 /** Connections reserved for the platform, which connects as superuser, and for the password lookup of the pooler. */
 const superuserConnections = 5
-const poolerConnections = 3
+export const poolerConnections = 3
 
 export function clusterSettings(input: SettingsInput): Settings {
   return {
@@ -58,7 +58,8 @@ function connectionSettings({
     unix_socket_permissions: '0700',
     hba_file: accessFile,
     ident_file: identityFile,
-    max_connections: String(clients + poolerConnections + superuserConnections),
+    // Twice, because sessions of the platform take connections of which the reserved ones must still be free.
+    max_connections: String(clients + 2 * (poolerConnections + superuserConnections)),
     superuser_reserved_connections: String(superuserConnections),
     reserved_connections: String(poolerConnections),
     // Enables two-phase commit. Each slot takes as much shared memory as a connection, and few are used at once.

@@ -8,7 +8,14 @@ import { removeAbandonedFiles, temporaryPath } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { isRoot, run } from '../host/process.ts'
 import { poolerUser, superuser } from './sql/platform-role.ts'
-import { grantPoolerConnect, roleChain, sharing } from './sql/rights.ts'
+import {
+  allowCreateDatabase,
+  grantPoolerConnect,
+  lookup,
+  openPlatformDatabase,
+  roleChain,
+  sharing,
+} from './sql/rights.ts'
 import { hasLibrary } from './toolchain/tools.ts'
 
 /**
@@ -27,34 +34,15 @@ const roles = `
   ALTER ROLE "${defaultUser}" SET role = 'schema_admin';
 `
 
-/**
- * PgBouncer calls this function for the password of a client. pg_dump leaves out schemas whose name starts with pg_, so
- * that a dump of one cluster loads into another without errors about objects of the platform.
- */
-export const lookupFunction = `
-  SET allow_system_table_mods = on;
-  CREATE SCHEMA pg_berth;
-  CREATE FUNCTION pg_berth.lookup(name text) RETURNS TABLE (username text, password text)
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
-      SELECT rolname::text, rolpassword FROM pg_authid
-      WHERE rolname = name AND rolcanlogin AND NOT rolsuper AND rolname <> '${poolerUser}'
-        AND (rolvaliduntil IS NULL OR rolvaliduntil > now())
-    $$;
-  REVOKE ALL ON FUNCTION pg_berth.lookup FROM PUBLIC;
-`
-
-export const lookupGrants = `
-  GRANT USAGE ON SCHEMA pg_berth TO ${poolerUser};
-  GRANT EXECUTE ON FUNCTION pg_berth.lookup TO ${poolerUser};
-`
-
-// A session in template1 would make every CREATE DATABASE fail, and the database postgres is for the platform only.
+// A session in a template would make every CREATE DATABASE fail. The pooler's right on template0 tells that it is complete.
 const database = `
   CREATE DATABASE "${defaultDatabase}" OWNER schema_admin STRATEGY file_copy;
 
   ${grantPoolerConnect(defaultDatabase)};
-  REVOKE CONNECT ON DATABASE ${superuser}, template1 FROM PUBLIC;
+  ${grantPoolerConnect('template0')};
+  REVOKE CONNECT ON DATABASE template0, template1 FROM PUBLIC;
+  ${openPlatformDatabase.trim()}
+  ${allowCreateDatabase};
 `
 
 /** Returns the directory to copy from. If two processes create it at the same time, the first rename wins. */
@@ -78,6 +66,7 @@ export async function ensureTemplate(toolchain: Toolchain, home: Home): Promise<
 interface TemplateSteps {
   initdb: string[]
   template1: string
+  template0: string
   postgres: string
 }
 
@@ -85,8 +74,10 @@ function templateSteps(toolchain: Toolchain): TemplateSteps {
   const statements = hasLibrary(toolchain, 'pg_stat_statements') ? '\n  CREATE EXTENSION pg_stat_statements;\n' : ''
   return {
     initdb: initdbOptions(toolchain),
-    template1: roles + lookupFunction + lookupGrants + sharing + statements,
-    postgres: database,
+    template1: roles + lookup + sharing + statements,
+    // Tenants can copy this one too. Frozen, as initdb leaves it, because autovacuum does not visit it regularly.
+    template0: `${lookup + sharing + statements}\n  VACUUM FREEZE;\n`,
+    postgres: lookup + database,
   }
 }
 
@@ -104,6 +95,7 @@ async function createTemplate(directory: string, toolchain: Toolchain, steps: Te
   const initdb = ['-D', directory, '--no-instructions', '--no-sync', ...steps.initdb]
   await run(`${toolchain.bin}/initdb`, initdb, { uid })
   await runSingle(directory, toolchain, uid, 'template1', steps.template1)
+  await runSingle(directory, toolchain, uid, 'template0', steps.template0)
   await runSingle(directory, toolchain, uid, 'postgres', steps.postgres)
   if (uid !== undefined) await run('chown', ['-R', '0:0', directory])
   // Each cluster is copied by its own user, and the template contains no secrets.

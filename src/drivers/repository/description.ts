@@ -25,10 +25,12 @@ export function parseBackup(text: string): BackupDescription {
 /** Fields that an older version did not write are undefined. */
 export function parseCluster(text: string): ClusterDescription {
   const found = parseObject(text)
-  const { drillQuery = null, pinned = [], epochs, settings } = found
+  const { drillQuery = null, retentionDays = null, pinned = [], epochs, settings } = found
   if (drillQuery !== null && typeof drillQuery !== 'string') throw notValid('drillQuery')
   if (!Array.isArray(pinned) || !pinned.every((label) => typeof label === 'string')) throw notValid('pinned')
-  const choices = { drillQuery, pinned }
+  // An unreasonable number is ignored, because the file may have been changed by hand.
+  const days = Number.isInteger(retentionDays) && Number(retentionDays) > 0 ? Number(retentionDays) : null
+  const choices = { drillQuery, retentionDays: days, pinned }
   if (epochs === undefined) return choices
   if (!Array.isArray(epochs)) throw notValid('epochs')
   if (!isObject(settings)) throw notValid('settings')
@@ -73,6 +75,7 @@ function parseBase(value: unknown): DescribedBase {
       }
     }),
     at: timeOf(value, 'at'),
+    ...(value.lsn !== undefined && { lsn: lsnOf(value, 'lsn') }),
   }
 }
 

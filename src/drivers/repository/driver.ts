@@ -44,6 +44,8 @@ export interface DescribedEpoch {
 /** What its backups do not say about a cluster. Older versions wrote only the first two fields. */
 export interface ClusterDescription {
   drillQuery: string | null
+  /** Absent in descriptions of earlier versions. */
+  retentionDays?: number | null
   /** The labels of backups that retention does not remove. */
   pinned: string[]
   clusterId?: string | undefined

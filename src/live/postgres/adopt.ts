@@ -97,22 +97,26 @@ async function adoptOne(
 ): Promise<AdoptedResult | string> {
   const found = await readDescriptions(ctx, id)
   const { described, description, problems } = found
-  const facts = described.at(-1) ?? factsOf(description)
-  if (!facts) return [...problems, 'it has no completed backup'].join('; ')
-  const major = postgresMajors.find((known) => known === facts.pgMajor)
-  if (!major) return `it was made by PostgreSQL ${facts.pgMajor}, which is not supported`
+  const known = described.at(-1) ?? factsOf(description)
+  if (!known) return [...problems, 'it has no completed backup'].join('; ')
+  const major = postgresMajors.find((each) => each === known.pgMajor)
+  if (!major) return `it was made by PostgreSQL ${known.pgMajor}, which is not supported`
   const epochs = await readEpochs(ctx, id, found)
   if (described.length === 0 && !epochs.some(({ epoch }) => epoch)) return problems.join('; ')
-  const { toolchain, note } = await chooseToolchain(ctx, major, facts)
-  const settings = settingsOf(ctx, facts)
+  const { toolchain, note } = await chooseToolchain(ctx, major, known)
+  const settings = settingsOf(ctx, known)
   const backups = epochs.flatMap((epoch) => epoch.backups)
-  const slug = orgSlug ?? (slugRegExp.test(facts.orgSlug) ? facts.orgSlug : 'personal')
+  const slug = orgSlug ?? (slugRegExp.test(known.orgSlug) ? known.orgSlug : 'personal')
   await ctx.db.transaction(async (tx) => {
     await insertOrgOnce(tx, slug, slug)
     const org = (await findOrg(tx, caller, slug))!
     const createdAt = description?.createdAt ?? described[0]!.startedAt
-    const drillQuery = presentQuery(description?.drillQuery)
-    const cluster: AdoptedCluster = { ...settings, id, orgId: org.id, pgMajor: major, toolchain, drillQuery, createdAt }
+    const choices = {
+      drillQuery: presentQuery(description?.drillQuery),
+      retentionDays: description?.retentionDays ?? null,
+    }
+    const facts = { id, orgId: org.id, pgMajor: major, toolchain, createdAt, ...choices }
+    const cluster: AdoptedCluster = { ...settings, ...facts }
     if (!(await insertAdoptedCluster(tx, cluster, [note, ...problems].join('; ')))) return
     for (const backup of backups) await insertAdoptedBackup(tx, id, backup)
     for (const { epoch } of epochs) if (epoch) await insertAdoptedEpoch(tx, id, epoch)

@@ -1,10 +1,11 @@
 import type { DatabaseExtension } from '../../drivers/postgres/sql/driver.ts'
 import { BerthError, badRequest, invalid, notFound } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
-import { type EnableExtension, reservedDatabases } from '../../model/postgres/user.ts'
+import { findExtensionPackage, isPartOfPostgis } from '../../model/postgres/extension.ts'
+import { type EnableExtension, platformDatabases, reservedDatabases } from '../../model/postgres/user.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { getReadyCluster } from './cluster.ts'
-import { endPooledSessions, updatePooler } from './pooler.ts'
+import { endPooledSessions } from './pooler.ts'
 
 export type { DatabaseExtension }
 
@@ -15,17 +16,15 @@ export async function listClusterDatabases(ctx: LiveContext, clusterId: string):
 
 export async function createClusterDatabase(ctx: LiveContext, clusterId: string, name: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  checkNotReserved(name)
+  if (reservedDatabases.has(name)) throw reserved(name)
   await withDeadline(conflictAsInvalid(ctx.postgres.databases.create(cluster.id, name)), 'the cluster')
-  await updatePooler(ctx, cluster)
 }
 
 /** Ends all sessions in the database and deletes its contents. */
 export async function dropClusterDatabase(ctx: LiveContext, clusterId: string, name: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  checkNotReserved(name)
+  checkNotPlatform(name)
   await withDeadline(conflictAsInvalid(ctx.postgres.databases.drop(cluster.id, name)), 'the cluster')
-  await updatePooler(ctx, cluster)
   await endPooledSessions(ctx, cluster, { database: name })
 }
 
@@ -35,7 +34,7 @@ export async function listClusterExtensions(
   database: string,
 ): Promise<DatabaseExtension[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
-  checkNotReserved(database)
+  checkNotPlatform(database)
   const extensions = await withDeadline(ctx.postgres.extensions.list(cluster.id, database), 'the cluster')
   return extensions.filter((extension) => isOffered(cluster, extension.name))
 }
@@ -47,12 +46,35 @@ export async function enableClusterExtension(
   input: EnableExtension,
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  checkNotReserved(database)
+  checkNotPlatform(database)
   if (!isOffered(cluster, input.name)) {
     throw invalid(`extension ${input.name} needs a cluster created with postgis_enabled`)
   }
   const options = { schema: input.schema || undefined, createSchema: input.create_schema ?? false }
-  await withDeadline(ctx.postgres.extensions.enable(cluster.id, database, input.name, options), 'the cluster')
+  try {
+    await withDeadline(ctx.postgres.extensions.enable(cluster.id, database, input.name, options), 'the cluster')
+  } catch (err) {
+    throw (await findMissingPackage(ctx, cluster, database, input.name, err)) ?? err
+  }
+}
+
+/** An error that tells which package has the extension; undefined if the request failed for another reason. */
+async function findMissingPackage(
+  ctx: LiveContext,
+  cluster: Cluster,
+  database: string,
+  name: string,
+  err: unknown,
+): Promise<BerthError | undefined> {
+  const wanted = findExtensionPackage(name, cluster.pgMajor)
+  if (wanted === undefined || !(err instanceof BerthError && err.code === 'not_found')) return undefined
+  const available = await withDeadline(ctx.postgres.extensions.list(cluster.id, database), 'the cluster')
+  if (available.some((extension) => extension.name === name)) return undefined
+  const isOwn = cluster.toolchain?.source === 'npm'
+  const hint = isOwn ? ', which new clusters then use with the PostgreSQL of the distribution' : ''
+  return invalid(
+    `extension ${name} is not installed on this platform; its operator can install the package ${wanted}${hint}`,
+  )
 }
 
 export async function disableClusterExtension(
@@ -63,7 +85,7 @@ export async function disableClusterExtension(
   force: boolean,
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
-  checkNotReserved(database)
+  checkNotPlatform(database)
   const installed = (await listClusterExtensions(ctx, clusterId, database)).find((extension) => extension.name === name)
   if (!installed?.installed) throw notFound(`Extension ${name} is not enabled in ${database}`)
   const work = ctx.postgres.extensions.disable(cluster.id, database, name, { cascade: force })
@@ -71,11 +93,15 @@ export async function disableClusterExtension(
 }
 
 function isOffered(cluster: Cluster, extension: string): boolean {
-  return cluster.postgisEnabled || !/^(postgis|address_standardizer)/.test(extension)
+  return cluster.postgisEnabled || !isPartOfPostgis(extension)
 }
 
-function checkNotReserved(name: string): void {
-  if (reservedDatabases.has(name)) throw badRequest(`database ${name} is reserved`)
+function checkNotPlatform(name: string): void {
+  if (platformDatabases.has(name)) throw reserved(name)
+}
+
+function reserved(name: string): BerthError {
+  return badRequest(`database ${name} is reserved`)
 }
 
 /** These operations do not document status 409, so a conflict becomes a 422. */

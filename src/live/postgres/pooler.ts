@@ -1,14 +1,7 @@
 import type { PooledSessions } from '../../drivers/postgres/pooler/driver.ts'
 import { BerthError, unavailable } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
-import { poolerSpec } from '../../model/postgres/spec.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
-
-/** Makes the pooler serve exactly the databases that exist now. */
-export async function updatePooler({ postgres, pooler, hosting }: LiveContext, cluster: Cluster): Promise<void> {
-  const databases = await postgres.databases.listOpen(cluster.id)
-  await asUnavailable(pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases)))
-}
 
 /** Ends client sessions at the pooler; sessions at the server are ended by the change itself. */
 export async function endPooledSessions(
@@ -20,7 +13,7 @@ export async function endPooledSessions(
   await asUnavailable(pooler.endSessions(cluster.id, address, sessions))
 }
 
-/** Failures here are temporary, such as a missing supervisor or a full disk; the background loop updates the pooler later. */
+/** Failures here are temporary, such as a missing supervisor. */
 async function asUnavailable(work: Promise<void>): Promise<void> {
   try {
     await withDeadline(work, 'the pooler')

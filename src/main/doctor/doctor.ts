@@ -14,7 +14,7 @@ import {
   checkUser,
   checkUserNamespaces,
 } from './host.ts'
-import { checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
+import { checkExtensions, checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
 import { sandboxChecks } from './sandbox.ts'
 import {
   checkDamagedData,
@@ -57,6 +57,7 @@ function listChecks(config: Config): Record<string, Check> {
     'PostgreSQL 17': () => checkToolchain('17', config, config.databaseUrl === undefined),
     'PostgreSQL 16': () => checkToolchain('16', config, false),
     'cluster versions': () => checkClusterVersions(config),
+    extensions: () => checkExtensions(config),
     'user namespaces': checkUserNamespaces,
     'control groups': checkControlGroups,
     'cluster isolation': checkClusterIsolation,

@@ -2,8 +2,10 @@ import { existsSync } from 'node:fs'
 import { findLibrary, type HostCommand, inspectCommand } from '../../drivers/host/facts.ts'
 import type { Home } from '../../drivers/host/home.ts'
 import { isExecutable, run } from '../../drivers/host/process.ts'
-import { ensureToolchain, findPackage } from '../../drivers/postgres/toolchain/toolchain.ts'
-import type { PostgresMajor } from '../../model/postgres/cluster.ts'
+import { ensureToolchain, findInstalledShare, findPackage } from '../../drivers/postgres/toolchain/toolchain.ts'
+import { hasExtension } from '../../drivers/postgres/toolchain/tools.ts'
+import { type PostgresMajor, postgresMajors } from '../../model/postgres/cluster.ts'
+import { findExtensionPackage, offeredExtensions } from '../../model/postgres/extension.ts'
 import type { Toolchain } from '../../model/postgres/toolchain.ts'
 import type { Config } from '../config.ts'
 import { asRoot, type Check, type Finding, ok, problem, warning } from './finding.ts'
@@ -106,6 +108,30 @@ export async function checkToolchain(major: PostgresMajor, config: Config, requi
       fix: `npm ci, or ${installCommand(`postgresql-${major}`)}`,
     }
   }
+}
+
+/** Extensions of the distribution, which the PostgreSQL from npm does not have. */
+export function checkExtensions(config: Config): Finding {
+  const installed = postgresMajors.flatMap((major) => {
+    const share = findInstalledShare(major, config.pgBins[major])
+    return share === undefined ? [] : [{ major, share }]
+  })
+  const newest = postgresMajors.at(-1)!
+  const missing =
+    installed.length === 0
+      ? offeredExtensions.map((name) => findExtensionPackage(name, newest)!)
+      : installed.flatMap(({ major, share }) =>
+          offeredExtensions
+            .filter((name) => !hasExtension({ share }, name))
+            .map((name) => findExtensionPackage(name, major)!),
+        )
+  if (missing.length === 0) return ok(`${offeredExtensions.join(', ')}`)
+  const found = installed.length === 0 ? 'none, because PostgreSQL is from npm' : `without ${missing.join(', ')}`
+  return warning(
+    found,
+    'Clusters cannot use PostGIS (`postgis_enabled`) or pgvector.',
+    `${installCommand(missing.join(' '))}, where the distribution has these packages (Debian 13), and restart Berth`,
+  )
 }
 
 function describeToolchain({ version, source, bin }: Toolchain): string {

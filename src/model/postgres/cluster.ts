@@ -118,9 +118,11 @@ export interface Cluster {
   /** Whether its server may run subscriptions, since its first live import. */
   subscribes: boolean
   drillQuery: string | null
+  /** How many days the recovery window reaches back; null for the setting of the platform. */
+  retentionDays: number | null
   scratch: boolean
   retentionAt: Micros | null
-  /** Since when the repository's copy of pins and drill query is out of date; null when it is current. */
+  /** Since when the repository's copy of pins, drill query and retention is out of date; null when it is current. */
   undescribedSince: Micros | null
 }
 
@@ -138,6 +140,7 @@ export interface ClusterDetails
     | 'region'
     | 'postgisEnabled'
     | 'poolMode'
+    | 'retentionDays'
     | 'directPort'
     | 'poolerPort'
     | 'health'
@@ -191,6 +194,21 @@ export function generateClusterName(): string {
   return `${pick(adjectives)}-${pick(nouns)}-${randomInt(1000, 10_000)}`
 }
 
+/** The longest retention that an owner may choose, unless the platform keeps all backups for longer. */
+const maxRetentionDays = 35
+
+const RetentionDays = orNull(Type.Integer(), {
+  description: `How many days back it can be restored: 1 to ${maxRetentionDays}, or to the setting of the platform if that is longer. Null for that setting.`,
+})
+
+/** Throws `invalid` unless an owner may choose this retention. Null means that of the platform. */
+export function checkRetention(days: number | null | undefined, platformDays: number): number | null {
+  const longest = Math.max(maxRetentionDays, platformDays)
+  if (days === undefined || days === null) return null
+  if (days >= 1 && days <= longest) return days
+  throw invalid(`retention_days must be from 1 to ${longest}, or null for the ${platformDays} days of this platform`)
+}
+
 export const CreateCluster = Type.Object(
   {
     org_slug: Type.String({ description: 'The organization in which the cluster is created.' }),
@@ -199,7 +217,9 @@ export const CreateCluster = Type.Object(
     name: Type.Optional(Type.String({ description: 'Unique in the organization; generated when omitted or blank.' })),
     disk_size_gb: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, description: 'Gigabytes; 10 when omitted.' })),
     pg_major_version: Type.Optional(Type.Enum([...postgresMajors], { description: '`16` when omitted.' })),
-    postgis_enabled: Type.Optional(Type.Boolean({ description: 'Whether PostGIS may be enabled in its databases.' })),
+    postgis_enabled: Type.Optional(
+      Type.Boolean({ description: 'Enables PostGIS in its first database, and allows it in the others.' }),
+    ),
     pool_mode: Type.Optional(Type.Enum([...poolModes], { description: '`session` when omitted.' })),
     synchronous_archive: Type.Optional(
       Type.Boolean({
@@ -208,10 +228,17 @@ export const CreateCluster = Type.Object(
       }),
     ),
     drill_query: Type.Optional(DrillQuery),
+    retention_days: Type.Optional(RetentionDays),
   },
   { examples: [{ org_slug: 'personal', name: 'shop', plan: 'basic', pg_major_version: '17' }] },
 )
 export type CreateCluster = Static<typeof CreateCluster>
+
+export const UpdateCluster = Type.Object(
+  { retention_days: Type.Optional(RetentionDays) },
+  { examples: [{ retention_days: 14 }] },
+)
+export type UpdateCluster = Static<typeof UpdateCluster>
 
 /** A nullable schema without a union, because the serializer tries the members of a union one after another. */
 function orNull<T extends TSchema & { type: string }>(schema: T, options: TSchemaOptions) {
@@ -272,6 +299,7 @@ export const PostgresCluster = Type.Object(
     region: Type.String(),
     postgis_enabled: Type.Boolean(),
     pool_mode: Type.Enum([...poolModes]),
+    retention_days: Type.Integer({ description: 'How many days back it can be restored, once it is that old.' }),
     created_at: Time,
     attached_apps: Type.Array(Type.Object({ name: Type.String() })),
     endpoints: Type.Optional(

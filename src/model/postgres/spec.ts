@@ -31,8 +31,6 @@ export interface PoolerSpec {
   uid?: number | undefined
   plan: Plan
   poolMode: PoolMode
-  /** The databases clients may name. PgBouncer rejects any other name at once instead of letting the client wait. */
-  databases: string[]
   listen: string
   port: number
   postgresPort: number
@@ -78,13 +76,12 @@ export function clusterSpec(cluster: Cluster, host: ClusterHost): ClusterSpec {
 
 const waitForArchive = { synchronous_standby_names: `"${archiveName}"` }
 
-export function poolerSpec(cluster: Cluster, host: ClusterHost, databases: string[]): PoolerSpec {
+export function poolerSpec(cluster: Cluster, host: ClusterHost): PoolerSpec {
   const plan = planOf(cluster)
   return {
     uid: cluster.uid ?? undefined,
     plan,
     poolMode: cluster.poolMode,
-    databases,
     listen: host.listen,
     port: cluster.poolerPort!,
     postgresPort: cluster.directPort!,

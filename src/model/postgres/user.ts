@@ -19,15 +19,11 @@ const reservedUsers = new Set(['postgres', 'berth', 'flypgadmin', 'repmgr', 'pub
 /** The database in which an import is prepared. */
 export const copyDatabase = 'berth_import'
 
-/** Databases of the platform, and names with a special meaning in PgBouncer. */
-export const reservedDatabases: ReadonlySet<string> = new Set([
-  'postgres',
-  'template0',
-  'template1',
-  copyDatabase,
-  'pgbouncer',
-  '*',
-])
+/** Databases that the API neither shows nor changes. Every cluster has the first three. */
+export const platformDatabases: ReadonlySet<string> = new Set(['postgres', 'template0', 'template1', copyDatabase])
+
+/** The API creates none of these names; the others have a special meaning in PgBouncer. */
+export const reservedDatabases: ReadonlySet<string> = new Set([...platformDatabases, 'pgbouncer', '*'])
 
 /** Letters and digits only, so that it needs no escaping in connection strings. */
 export function newPassword(): string {

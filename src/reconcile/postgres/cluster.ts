@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto'
 import { isDiskFull } from '../../model/disk-full.ts'
 import { describeError } from '../../model/errors.ts'
-import type { Cluster, clusterStates } from '../../model/postgres/cluster.ts'
+import { type Cluster, type clusterStates, defaultDatabase } from '../../model/postgres/cluster.ts'
 import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endArchives } from '../../store/postgres/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../store/postgres/cluster.ts'
@@ -63,6 +63,8 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     await postgres.ensureRunning(cluster.id, clusterSpec(cluster, world.hosting))
     const problem = await waitForServer(cluster, world)
     if (problem) return wait(1, problem)
+    // Before any user has a password: no tenant can have created functions that its script would call.
+    if (cluster.postgisEnabled) await postgres.extensions.enableInNew(cluster.id, defaultDatabase, 'postgis')
     await setPasswords(cluster, world)
     await ensureArchive(cluster, world, null)
     await startPooler(cluster, world)

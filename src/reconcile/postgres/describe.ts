@@ -22,11 +22,12 @@ export async function describeNow({ id }: Cluster, world: World): Promise<void> 
 }
 
 async function describe(cluster: Cluster, { db }: World): Promise<ClusterDescription> {
-  const { id, drillQuery } = cluster
+  const { id, drillQuery, retentionDays } = cluster
   const restore = await findRestore(db, id)
   const epochs = await listArchives(db, id)
   return {
     drillQuery,
+    retentionDays,
     pinned: await listPinned(db, id),
     clusterId: id,
     clusterName: cluster.name,

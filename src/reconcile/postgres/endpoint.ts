@@ -10,10 +10,8 @@ import type { World } from '../step.ts'
 /** A server starts within some hundredths of a second, so a short wait saves a turn of the loop. */
 const timeoutSeconds = 3
 
-/** Starts the pooler for all existing databases. A request that creates a database later adds it itself. */
-export async function startPooler(cluster: Cluster, { pooler, postgres, hosting }: World): Promise<void> {
-  const databases = await postgres.databases.listOpen(cluster.id)
-  await pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting, databases))
+export async function startPooler(cluster: Cluster, { pooler, hosting }: World): Promise<void> {
+  await pooler.ensurePooler(cluster.id, poolerSpec(cluster, hosting))
 }
 
 /** Returns why the server is not ready; undefined if it is. */

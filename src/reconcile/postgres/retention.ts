@@ -15,18 +15,19 @@ import type { World } from '../step.ts'
 
 /** Removes backups and WAL that neither the recovery window nor a pin nor a restore needs. */
 export async function applyRetention(cluster: Cluster, world: World): Promise<void> {
-  const expired = await listExpiredBackups(world.db, cluster.id, world.keep.pitrDays)
+  const days = cluster.retentionDays ?? world.keep.pitrDays
+  const expired = await listExpiredBackups(world.db, cluster.id, days)
   for (const id of expired) {
     // Checked again under the row lock, because a restore may have pinned the backup since.
     await world.db.transaction(async (tx) => {
-      const unneeded = await listExpiredBackups(tx, cluster.id, world.keep.pitrDays, id)
+      const unneeded = await listExpiredBackups(tx, cluster.id, days, id)
       if (unneeded.length === 1) await transition(tx, 'backup', backupStates, id, 'expire')
     })
   }
-  if (await isBaseExpired(world.db, cluster.id, world.keep.pitrDays)) {
+  if (await isBaseExpired(world.db, cluster.id, days)) {
     await world.db.transaction((tx) => releaseBase(tx, cluster.id))
   }
-  await markPinnedAlone(world.db, cluster.id, world.keep.pitrDays)
+  await markPinnedAlone(world.db, cluster.id, days)
   for (const need of await listArchiveNeeds(world.db, cluster.id)) await trim(cluster, need, world)
 }
 

@@ -25,15 +25,16 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
   cluster.health_since as "healthSince", cluster.storage_provisioned_bytes as "storageProvisionedBytes",
   cluster.storage_used_bytes as "storageUsedBytes", cluster.storage_measured_at as "storageMeasuredAt",
   cluster.quota_checked_at as "quotaCheckedAt", cluster.synchronous_archive as "synchronousArchive",
-  cluster.drill_query as "drillQuery", cluster.scratch, cluster.subscribes, cluster.retention_at as "retentionAt",
+  cluster.drill_query as "drillQuery", cluster.retention_days as "retentionDays", cluster.scratch, cluster.subscribes,
+  cluster.retention_at as "retentionAt",
   cluster.undescribed_since as "undescribedSince",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort"`
 
 /** The fields that the API shows, selected as one JSON column because parsing thirty columns costs the client more than the statement costs the server. */
 const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.pg_major as "pgMajor",
   cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled",
-  cluster.pool_mode as "poolMode", cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt",
-  cluster.health, cluster.health_reason as "healthReason", cluster.health_since as "healthSince",
+  cluster.pool_mode as "poolMode", cluster.retention_days as "retentionDays",
+  cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt", cluster.health, cluster.health_reason as "healthReason", cluster.health_since as "healthSince",
   cluster.storage_provisioned_bytes as "storageProvisionedBytes", cluster.storage_used_bytes as "storageUsedBytes",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort",
   cluster.toolchain ->> 'version' as "pgVersion", cluster.newest_version as "newestVersion",
@@ -166,15 +167,16 @@ export interface NewCluster {
   toolchain?: RecordedToolchain | null
   scratch?: boolean
   drillQuery?: string | null
+  retentionDays?: number | null
 }
 
 /** Uses its name or the first free one of `otherNames`. Returns false when the organization has them all. */
 export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: string[] = []): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
-       synchronous_archive, toolchain, scratch, drill_query, undescribed_since)
-     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13,
-       case when $13::text is not null then now() end
+       synchronous_archive, toolchain, scratch, drill_query, retention_days, undescribed_since)
+     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14,
+       case when $13::text is not null or $14::int is not null then now() end
      from unnest($3::text[]) with ordinality as wanted (name, position)
      where not exists (select from cluster taken
        where taken.org_id = $2 and taken.name = wanted.name and taken.state not in ('deleted', 'purged'))
@@ -194,6 +196,7 @@ export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: str
       cluster.toolchain ? JSON.stringify(cluster.toolchain) : null,
       cluster.scratch ?? false,
       cluster.drillQuery ?? null,
+      cluster.retentionDays ?? null,
     ],
   )
   return rowCount === 1

@@ -213,5 +213,6 @@ export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
     synchronousArchive: source.synchronousArchive,
     toolchain: source.toolchain,
     drillQuery: source.drillQuery,
+    retentionDays: source.retentionDays,
   }
 }

@@ -1,4 +1,5 @@
 import type { Query, Tx } from '../db.ts'
+import { markUndescribed } from './cluster-describe.ts'
 import { deleteDamage } from './damage.ts'
 
 /** The newest backup before the recovery window; older ones are not needed for any time in the window. */
@@ -43,6 +44,12 @@ export async function isBaseExpired(db: Query, clusterId: string, days: number):
     [clusterId, days],
   )
   return rows[0]!.isExpired
+}
+
+/** Takes effect when expired backups are removed the next time. */
+export async function setRetention(tx: Tx, clusterId: string, days: number | null): Promise<void> {
+  await tx.query('update cluster set retention_days = $2 where id = $1', [clusterId, days])
+  await markUndescribed(tx, clusterId)
 }
 
 export interface ArchiveNeed {

@@ -12,6 +12,7 @@ import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import { readConfig } from '../../../src/main/config.ts'
 import { doctor } from '../../../src/main/doctor/doctor.ts'
 import { delegateCommands } from '../../../src/main/doctor/host.ts'
+import { makeInstallation } from '../../support/fake/installation.ts'
 import { canRunAs, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 
@@ -101,6 +102,17 @@ describe('the report', () => {
     expect(found['PostgreSQL 16']).toMatch(/^16\.\d+ from /)
     expect(found.home).toBe(`${missing}, created at first start`)
     expect(existsSync(join(home, 'not'))).toBe(false)
+  })
+
+  test('names the packages of extensions that the PostgreSQL of the platform lacks', async () => {
+    const bin = makeInstallation(join(home, 'installed'), '17')
+    expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({ level: 'ok', found: 'postgis, vector' })
+    rmSync(join(home, 'installed/share/postgresql/extension/vector.control'))
+    expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({
+      level: 'warning',
+      found: 'without postgresql-17-pgvector',
+      fix: expect.stringMatching(/apt-get install -y postgresql-17-pgvector,/),
+    })
   })
 
   test('shows the PostgreSQL of an existing home without adding to it', async () => {

@@ -1,4 +1,4 @@
-import { readFileSync, statSync } from 'node:fs'
+import { existsSync, readFileSync, statSync } from 'node:fs'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findConfined } from '../../../src/drivers/confine/confine.ts'
@@ -10,6 +10,11 @@ import { until } from '../../support/until.ts'
 
 let bench: ClusterBench
 
+const isServed = (port: number, database: string) =>
+  ask(port, 'select 1', { database, connectionTimeoutMillis: 1000 }).then(
+    () => true,
+    () => false,
+  )
 const untilEnded = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve))
 
 beforeAll(async () => {
@@ -99,27 +104,76 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
   })
 
   test.each(['another', 'a new "one"'])(
-    'rejects an unknown database, serves it once created, and allows its deletion',
+    'does not serve a database that does not exist, serves it once created, and allows its deletion',
     async (database) => {
-      await expect(ask(port, 'select 1', { database })).rejects.toThrow('authentication failed')
+      // PgBouncer 1.18 lets the first client of an unknown database wait.
+      await expect(ask(port, 'select 1', { database, connectionTimeoutMillis: 1000 })).rejects.toThrow()
       await bench.postgres.databases.create(cluster.id, database)
-      await bench.startPooler(cluster, { databases: await bench.postgres.databases.list(cluster.id) })
+      await until(() => isServed(port, database))
       const client = await connect(port, { database })
       expect((await client.query('select current_database()::text as name')).rows).toEqual([{ name: database }])
       await bench.postgres.databases.drop(cluster.id, database)
       await expect(client.query('select 1')).rejects.toThrow()
       await client.end().catch(() => undefined)
-      await bench.startPooler(cluster)
     },
   )
 
+  test('serves a database that was created in SQL at once, and lets it be copied and dropped in SQL', async () => {
+    const admin = await connect(port, { database: 'postgres' })
+    try {
+      await admin.query('create database made')
+      const client = await connect(port, { database: 'made' })
+      await client.query('create table kept as select 1 as id')
+      await client.end()
+      // PostgreSQL waits until the pooler has closed its idle connections.
+      await admin.query('create database copied template made')
+      expect(await ask(port, 'select id from kept', { database: 'copied' })).toEqual([{ id: 1 }])
+      await admin.query('drop database made')
+      await admin.query('drop database copied')
+    } finally {
+      await admin.end()
+    }
+  })
+
   test('serves a database whose owner revoked CONNECT from PUBLIC', async () => {
-    await bench.postgres.databases.create(cluster.id, 'closed')
-    await ask(cluster.spec.port, 'revoke all on database closed from public', { database: 'closed' })
-    await bench.startPooler(cluster, { databases: await bench.postgres.databases.list(cluster.id) })
+    const admin = (sql: string) => ask(cluster.spec.port, sql, { database: 'postgres' })
+    await admin('create database closed')
+    await admin('revoke all on database closed from public')
+    await bench.postgres.ensureGrants(cluster.id)
     expect(await ask(port, 'select 1 as one', { database: 'closed' })).toEqual([{ one: 1 }])
     await bench.postgres.databases.drop(cluster.id, 'closed')
-    await bench.startPooler(cluster)
+  })
+
+  test('accepts the startup parameters of drivers', async () => {
+    const parameters = {
+      statement_timeout: 60_000,
+      lock_timeout: 60_000,
+      idle_in_transaction_session_timeout: 60_000,
+      options: '-c search_path=elsewhere -c client_min_messages=warning',
+    }
+    expect(await ask(port, 'show search_path', parameters)).toEqual([{ search_path: '"$user", public' }])
+    expect(await ask(cluster.spec.port, 'show search_path', parameters)).toEqual([{ search_path: 'elsewhere' }])
+  })
+
+  test('lets no client in transaction mode see the session of another one', async () => {
+    await bench.startPooler(cluster, { poolMode: 'transaction' })
+    const first = await connect(port)
+    const second = await connect(port)
+    try {
+      await first.query(`set search_path = elsewhere; set statement_timeout = '1h'; select pg_advisory_lock(1);
+        create temp table left_behind (id int); listen left_behind; set role none`)
+      const { rows } = await second.query(
+        `select current_setting('search_path') as path, current_setting('statement_timeout') as timeout,
+           current_user::text as acting, pg_try_advisory_lock(1) as free, to_regclass('left_behind') is null as gone,
+           (select count(*)::int from pg_listening_channels()) as channels`,
+      )
+      expect(rows).toEqual([
+        { path: '"$user", public', timeout: '0', acting: 'schema_admin', free: true, gone: true, channels: 0 },
+      ])
+    } finally {
+      await Promise.all([first.end(), second.end()])
+      await bench.startPooler(cluster)
+    }
   })
 
   test('rejects a dropped user', async () => {
@@ -207,10 +261,34 @@ describe('one pooler', () => {
     expect(await pid()).toBe(before)
   })
 
+  test('makes clients wait on a full server and serves them once there is room', async () => {
+    await bench.postgres.databases.create(cluster.id, 'busy')
+    await bench.addUser(cluster, 'second', 'writer')
+    const open = (from: number, count: number, change: pg.ClientConfig) =>
+      Promise.all(Array.from({ length: count }, () => connect(from, change)))
+    const direct = await open(cluster.spec.port, 40, {})
+    const pooled = await open(port, 20, {})
+    // PostgreSQL has 60 connections for tenants, and a few more while the platform does not use its own.
+    const others: Promise<pg.Client>[] = Array.from({ length: 20 }, () =>
+      connect(port, { user: 'second', database: 'busy' }),
+    )
+    const outcomes = Promise.allSettled(others)
+    expect((await pooled[0]!.query('select 1 as one')).rows).toEqual([{ one: 1 }])
+    for (const client of [...direct, ...pooled]) await client.end()
+    await until(() => isServed(port, 'busy'), 10)
+    for (const outcome of await outcomes) {
+      if (outcome.status === 'fulfilled') await outcome.value.end()
+      else expect(String(outcome.reason)).toMatch(/remaining connection slots|server login has been failing/)
+    }
+  })
+
   test('restarts after it is killed', async () => {
     const before = await pid()
+    const program = hostPid(before, 1)
     process.kill(before, 'SIGKILL')
     await until(async () => ![0, before].includes(await pid()))
+    // It dies a moment after the process that supervises it, and answers until then.
+    await until(() => !existsSync(`/proc/${program}`))
     await bench.startPooler(cluster)
   })
 

@@ -153,13 +153,16 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       for (const way of ways) {
         for (const database of ['fly-db', 'postgres', 'template1']) {
           const password = user === 'postgres' ? '' : access.password
-          expect(await attempt(access, way, 'select 1', { user, password, database }), `${user} ${way}`).not.toBe(true)
+          const change = { user, password, database, connectionTimeoutMillis: 2000 }
+          expect(await attempt(access, way, 'select 1', change), `${user} ${way}`).not.toBe(true)
         }
       }
     }
     for (const way of ways) {
-      for (const database of ['postgres', 'template1', 'pgbouncer']) {
-        expect(await attempt(access, way, 'select 1', { database }), `${database} ${way}`).not.toBe(true)
+      for (const database of ['template0', 'template1', 'pgbouncer']) {
+        // PgBouncer 1.18 lets the first client of a closed database wait.
+        const closed = { database, connectionTimeoutMillis: 2000 }
+        expect(await attempt(access, way, 'select 1', closed), `${database} ${way}`).not.toBe(true)
       }
     }
   })
@@ -558,7 +561,9 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
         await session.end().catch(() => {})
       }
       for (const way of ways) {
-        expect(await attempt(access, way, 'select 1', { database: 'shop' })).not.toBe(true)
+        // PgBouncer 1.18 lets the first client of an unknown database wait.
+        const gone = { database: 'shop', connectionTimeoutMillis: 2000 }
+        expect(await attempt(access, way, 'select 1', gone)).not.toBe(true)
       }
       expect((await cluster.call('GET', 'databases')).body).toEqual({ data: [{ name: 'fly-db' }] })
       expect((await cluster.dropDatabase('shop')).status).toBe(404)
@@ -611,19 +616,15 @@ describe.each(['16', '17'])('a cluster of PostgreSQL %s', (major) => {
       }
     })
 
-    test('that are templates or have prepared transactions are not dropped, with a reason', async () => {
+    test('that have prepared transactions are not dropped, with a reason, but templates are', async () => {
       const owner = await cluster.access()
       expect((await cluster.createDatabase('needed')).status).toBe(201)
-      const prepare = `begin; create table t (x int); prepare transaction 'open'`
-      for (const [before, after, reason] of [
-        ['alter database needed is_template true', 'alter database needed is_template false', /template/],
-        [prepare, `rollback prepared 'open'`, /prepared transactions/],
-      ] as const) {
-        await ask(owner, 'direct', before, { database: 'needed' })
-        const refused = await cluster.dropDatabase('needed')
-        expect(refused).toMatchObject({ status: 422, body: { error: expect.stringMatching(reason) } })
-        await ask(owner, 'direct', after, { database: 'needed' })
-      }
+      const run = (sql: string) => ask(owner, 'direct', sql, { database: 'needed' })
+      await run(`begin; create table t (x int); prepare transaction 'open'`)
+      const error = expect.stringMatching(/prepared transactions/)
+      expect(await cluster.dropDatabase('needed')).toMatchObject({ status: 422, body: { error } })
+      await run(`rollback prepared 'open'`)
+      await run('alter database needed is_template true')
       expect((await cluster.dropDatabase('needed')).status).toBe(200)
     })
 

@@ -32,17 +32,21 @@ async function workOnce(): Promise<void> {
 const whole = () => ({ id, name: 'shop', backups: 1, windows: 1 })
 
 const adopted = () =>
-  platform.sql('select drill_query, label, pinned from cluster join backup on cluster_id = cluster.id')
+  platform.sql('select drill_query, retention_days, label, pinned from cluster join backup on cluster_id = cluster.id')
 
-test('an adopted cluster has its pins and its drill query', async () => {
-  platform.fake.descriptions.set(id, { drillQuery: 'select 1', pinned: [label, '20261114-100203F'] })
+test('an adopted cluster has its pins, its drill query and its retention', async () => {
+  platform.fake.descriptions.set(id, {
+    drillQuery: 'select 1',
+    retentionDays: 21,
+    pinned: [label, '20261114-100203F'],
+  })
   expect(await adopt()).toEqual({ status: 'done', total: 1, done: 1, adopted: [whole()], known: 0, unusable: [] })
-  expect(await adopted()).toEqual([{ drill_query: 'select 1', label, pinned: true }])
+  expect(await adopted()).toEqual([{ drill_query: 'select 1', retention_days: 21, label, pinned: true }])
 })
 
-test('an adopted cluster without a description has neither', async () => {
+test('an adopted cluster without a description has none of them', async () => {
   expect((await adopt()).adopted).toEqual([whole()])
-  expect(await adopted()).toEqual([{ drill_query: null, label, pinned: false }])
+  expect(await adopted()).toEqual([{ drill_query: null, retention_days: null, label, pinned: false }])
 })
 
 test('a cluster whose description is not readable is adopted from its backups', async () => {

@@ -109,6 +109,7 @@ describe('creating a cluster', () => {
         region: 'fra',
         postgis_enabled: false,
         pool_mode: 'transaction',
+        retention_days: 7,
         created_at: expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/),
         attached_apps: [],
         storage_provisioned_bytes: null,
@@ -172,7 +173,10 @@ describe('creating a cluster', () => {
     [{ pg_major_version: '17.1' }, /^pg_major_version /],
     [{ postgis_enabled: 'true' }, /^postgis_enabled /],
     [{ postgis_enabled: 1 }, /^postgis_enabled /],
-    [{ postgis_enabled: true }, /^postgis_enabled: the PostgreSQL 16 installation of this platform has no PostGIS$/],
+    [
+      { postgis_enabled: true },
+      /^postgis_enabled: the PostgreSQL 16 installation of this platform has no PostGIS; its operator can install the package postgresql-16-postgis-3$/,
+    ],
     [{ postgis_enabled: true, pg_major_version: '17' }, /PostgreSQL 17 .* no PostGIS/],
     [{ pool_mode: 'statement' }, /^pool_mode must be one of session, transaction$/],
     [{ pool_mode: true }, /^pool_mode /],
@@ -314,6 +318,7 @@ describe('getting a cluster', () => {
         region: 'local',
         postgis_enabled: false,
         pool_mode: 'session',
+        retention_days: 7,
         created_at: expect.stringMatching(/Z$/),
         attached_apps: [],
         endpoints: {
@@ -549,14 +554,27 @@ describe('the password of a user', () => {
 })
 
 describe('a database', () => {
-  test('created while the supervisor is unavailable answers 503 and reaches the pooler later', async () => {
+  test('can be created while the supervisor is unavailable, because the pooler needs no list of them', async () => {
     const id = await ready()
     fake.poolerProblem = 'the supervision tree is not running'
     const made = await platform.call('POST', `/v1/postgres/${id}/databases`, { body: { name: 'more' } })
-    expect(made).toMatchObject({ status: 503, body: { error: 'The pooler does not answer at the moment' } })
+    expect(made.status).toBe(201)
     expect((await look(id)).health).toMatchObject({ status: 'degraded', reason: 'the supervision tree is not running' })
     fake.poolerProblem = undefined
     expect((await look(id)).health.status).toBe('ok')
+  })
+})
+
+describe('an extension', () => {
+  test('that is not installed is refused with the name of its package', async () => {
+    const id = await ready()
+    const enable = (name: string) =>
+      platform.call('POST', `/v1/postgres/${id}/databases/fly-db/extensions`, { body: { name } })
+    expect(await enable('vector')).toMatchObject({
+      status: 422,
+      body: { error: expect.stringContaining('its operator can install the package postgresql-16-pgvector') },
+    })
+    expect(await enable('nonsense')).toMatchObject({ status: 404, body: { error: 'Extension nonsense not found' } })
   })
 })
 

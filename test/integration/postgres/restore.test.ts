@@ -557,8 +557,10 @@ describe('the backup and WAL of a restore', () => {
 
 describe('fork and undelete', () => {
   test('a fork copies a ready cluster under a new name', async () => {
+    await platform.call('PATCH', `/v1/postgres/${source}`, { body: { retention_days: 21 } })
     const made = await platform.call('POST', `/v1/postgres/${source}/fork`, { body: {} })
-    expect(made).toMatchObject({ status: 201, body: { data: { name: 'shop-fork', status: 'creating' } } })
+    const data = { name: 'shop-fork', status: 'creating', retention_days: 21 }
+    expect(made).toMatchObject({ status: 201, body: { data } })
     expect((await platform.call('POST', `/v1/postgres/${source}/fork`, { body: {} })).status).toBe(422)
     expect((await platform.call('POST', '/v1/postgres/aaaaaaaaaaaaaaaa/fork', { body: {} })).status).toBe(404)
   })
@@ -739,13 +741,13 @@ describe('backups', () => {
     expect(await health()).toMatchObject({ status: 'degraded', reason: 'No space left on device' })
     platform.fake.describeProblem = undefined
     await lookClosely()
-    expect(told()).toMatchObject({ drillQuery: null, pinned: [label] })
+    expect(told()).toMatchObject({ drillQuery: null, retentionDays: null, pinned: [label] })
     expect(await health()).toMatchObject({ status: 'ok' })
     await platform.call('DELETE', `/v1/postgres/${source}`)
     await settle()
     await pin(false)
     await settle()
-    expect(told()).toMatchObject({ drillQuery: null, pinned: [] })
+    expect(told()).toMatchObject({ drillQuery: null, retentionDays: null, pinned: [] })
   })
 
   test('pinning is rejected for other organizations, read tokens and unknown backups', async () => {

@@ -166,6 +166,58 @@ export function abuseOf(stage: () => Stage): void {
     await expectHealthy()
   })
 
+  test('sessions in the database of the platform do not stop it', async () => {
+    const { access, call } = stage()
+    const place = { database: 'postgres' }
+    const client = await connect(access.schema_admin, 'direct', place)
+    try {
+      await client.query(`set search_path = 'evil'; select pg_advisory_lock(n) from generate_series(1, 100) n`)
+      await client.query('begin; lock table pg_catalog.pg_database in access share mode; savepoint held')
+      for (const sql of ['lock table pg_database', 'lock table pg_authid in share mode', 'lock table pg_class']) {
+        await expect(client.query(sql)).rejects.toThrow('permission denied')
+        await client.query('rollback to held')
+      }
+      await client.query(`prepare transaction 'held'`)
+      expect((await call('POST', '/databases', { name: 'beside' })).status).toBe(201)
+      expect((await call('POST', '/users', { username: 'beside', role: 'schema_admin' })).status).toBe(201)
+      expect((await call('DELETE', '/users/beside')).status).toBe(204)
+      expect((await call('DELETE', '/databases/beside')).status).toBe(200)
+    } finally {
+      await client.query(`rollback prepared 'held'`).catch(() => undefined)
+      await client.end()
+    }
+    for (const way of ways) expect(await attempt(access.writer, way, 'select 1', place)).toMatch('permission denied')
+    await expectHealthy()
+  })
+
+  test('databases created in SQL are administered like the others', async () => {
+    const { access, call } = stage()
+    const client = await connect(access.schema_admin, 'pooler', { database: 'postgres' })
+    try {
+      await client.query('create database "made in SQL" template template0 is_template true')
+      await client.query('create database pgbouncer connection limit 0')
+    } finally {
+      await client.end()
+    }
+    const made = { database: 'made in SQL' }
+    expect((await call('GET', '/databases')).body.data).toEqual(
+      expect.arrayContaining([{ name: 'made in SQL' }, { name: 'pgbouncer' }]),
+    )
+    for (const way of ways) {
+      await ask(access.schema_admin, way, 'drop table if exists t; create table t (id serial)', made)
+      await ask(access.writer, way, 'insert into t default values', made)
+      expect(await ask(access.reader, way, 'select id from t', made)).toEqual([{ id: 1 }])
+      expect(await attempt(access.reader, way, 'insert into t default values', made)).toMatch('permission denied')
+      expect(await attempt(access.reader, way, 'select lo_create(0)', made)).toMatch('permission denied')
+    }
+    expect(
+      (await call('POST', `/databases/${encode('made in SQL')}/extensions`, { name: 'earthdistance' })).status,
+    ).toBe(204)
+    for (const name of ['made in SQL', 'pgbouncer'])
+      expect((await call('DELETE', `/databases/${encode(name)}`)).status).toBe(200)
+    await expectHealthy()
+  })
+
   test('connections of tenants leave some for the platform and for the password lookup', async () => {
     const { access } = stage()
     const clients: pg.Client[] = []

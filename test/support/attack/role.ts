@@ -90,10 +90,49 @@ const identities = each(denied, [
   ],
 ])
 
-const databases = each(`${denied} 42939 55006 42809`, [
-  'create database evil',
-  'create database evil template template0',
+// An admin may create databases, but only in the role of the group.
+const ownDatabases = each(
+  denied,
+  [
+    'create database evil',
+    'create database evil template template0',
+    'create database evil template template1 strategy file_copy',
+    'create database evil owner reader',
+    'create database evil owner pg_monitor',
+    'create database evil connection limit 0',
+    'create database evil allow_connections false',
+    ['create database evil', 'alter database evil set role = postgres'],
+    ['create database evil', `alter database evil set session_preload_libraries = '{outside}/evil.so'`],
+    ['create database evil', `alter database evil set archive_command = 'touch {outside}/written'`],
+    ['create database evil', 'alter database evil owner to postgres'],
+    ['create database evil', 'alter database evil rename to template2'],
+    ['create database evil', 'alter database evil rename to evil2', 'alter database evil2 rename to evil'],
+    ['create database evil', 'alter database evil rename to postgres'],
+  ],
+  // 42P04: the name is taken, 55P02: the setting cannot be changed now.
+  { admin: `ok ${denied} 42P04 55P02`, undo: 'drop database if exists evil with (force)' },
+)
+ownDatabases.find(({ sql }) => sql.some((statement) => statement.endsWith('template2')))!.undo =
+  'drop database if exists template2'
+
+const databases = each(`${denied} 42939 55006 42809 22023 0A000`, [
   'create database evil template "fly-db" owner postgres',
+  'create database evil owner postgres',
+  'create database evil owner berth_pooler',
+  'create database evil owner {me}',
+  'create database evil template postgres',
+  'create database evil tablespace pg_global',
+  'create database evil oid 1',
+  'create database evil connection limit -2',
+  'alter database "fly-db" owner to berth_pooler',
+  'alter database postgres is_template true',
+  'alter database postgres connection limit 0',
+  'alter database postgres set search_path = evil',
+  'alter database postgres reset all',
+  'alter database template1 is_template false',
+  'alter database template1 set search_path = evil',
+  'alter database template0 allow_connections true',
+  'alter role schema_admin nocreatedb',
   'alter database "fly-db" owner to postgres',
   'alter database "fly-db" rename to evil',
   'alter database postgres rename to evil',
@@ -122,5 +161,6 @@ export const roleAttempts: Attempt[] = [
   ...attributeChanges,
   ...platformRoleChanges,
   ...identities,
+  ...ownDatabases,
   ...databases,
 ]

@@ -130,8 +130,9 @@ export class FakePostgres extends FakeCalls {
       if (/alter system reset/.test(text)) this.readOnly = 'off'
       if (/pg_file_settings/.test(text)) return this.called([{ setting: this.readOnly }])
       if (/pg_database_size/.test(text)) return this.called([{ bytes: String(this.usedBytes) }])
+      if (/pg_read_all_data/.test(text)) return this.called([{ former: false, current: true }])
+      if (/textsend|datistemplate/.test(text)) return this.called([])
       if (/from pg_database/.test(text)) return this.called(this.databases.map((name) => ({ name, open: true })))
-      if (/pg_read_all_data/.test(text)) return this.called([])
       if (/pg_prepared_xacts/.test(text)) return this.called([])
       if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
       if (/clock_timestamp/.test(text)) return this.called([{ lsn: '0/3000100', at: new Date().toISOString() }])

@@ -24,14 +24,10 @@ import { scramVerifier } from '../sql/scram.ts'
 import { clusterUsers, sharedWithServer } from '../users.ts'
 import { queryConsole, userFile } from './console.ts'
 import type { PoolerDriver } from './driver.ts'
+import { renderPooler } from './render.ts'
 import { endPooledSessions } from './session.ts'
 
-// PgBouncer uses the reserve pool for clients that have waited this long.
-const reserveSeconds = 3
-// A reload takes milliseconds, unless clients of a removed database keep its entry alive.
 const reloadTimeoutSeconds = 2
-// An idle server connection costs some megabytes, and opening another one some milliseconds.
-const serverIdleSeconds = 10
 
 export interface PoolerParts {
   home: Home
@@ -92,12 +88,10 @@ async function ensurePooler(parts: PoolerParts, id: string, spec: PoolerSpec): P
   await waitUntil(() => hasReloaded(paths, spec), reloadTimeoutSeconds)
 }
 
-/** SIGHUP is asynchronous, but a caller may connect to a new database as soon as it was created. */
+/** SIGHUP is asynchronous. */
 async function hasReloaded(paths: ClusterPaths, spec: PoolerSpec): Promise<boolean> {
-  const rows = await queryConsole<{ name: string }>(paths, spec, 'show databases').catch(() => [])
-  const known = new Set(rows.map(({ name }) => name))
-  const named = namedDatabases(spec)
-  return named.has('*') || ([...named].every((name) => known.has(name)) && known.size === named.size + 1)
+  const rows = await queryConsole<{ key: string; value: string }>(paths, spec, 'show config').catch(() => [])
+  return rows.some(({ key, value }) => key === 'pool_mode' && value === spec.poolMode)
 }
 
 // The platform logs in to the console with it, and the pooler to the server. A restored cluster has the verifier of its
@@ -120,53 +114,4 @@ async function findVersion(pgbouncer: string): Promise<number[]> {
   const version = /(\d+)\.(\d+)/.exec(stdout)?.slice(1).map(Number) ?? []
   versions.set(pgbouncer, version)
   return version
-}
-
-export function renderPooler(paths: ClusterPaths, spec: PoolerSpec, [major = 1, minor = 0]: number[]): string {
-  const { plan } = spec
-  // Older versions support prepared statements in session mode only.
-  const supportsPrepared = major > 1 || minor >= 21
-  const settings = {
-    listen_addr: spec.listen,
-    listen_port: spec.port,
-    // No Unix socket: there, the Unix user of the cluster would have full access to the console.
-    unix_socket_dir: '',
-    pool_mode: spec.poolMode,
-    auth_type: 'scram-sha-256',
-    auth_file: userFile(paths),
-    // Read-only access to the console.
-    stats_users: poolerUser,
-    auth_query: 'SELECT username, password FROM pg_berth.lookup($1)',
-    max_client_conn: plan.poolerClients,
-    default_pool_size: plan.databaseConnections,
-    reserve_pool_size: plan.reserveConnections,
-    reserve_pool_timeout: reserveSeconds,
-    max_db_connections: plan.databaseConnections + plan.reserveConnections,
-    server_reset_query: 'DISCARD ALL',
-    server_idle_timeout: serverIdleSeconds,
-    // Sent by JDBC and other drivers; safe to ignore.
-    ignore_startup_parameters: 'extra_float_digits',
-    ...(supportsPrepared && { max_prepared_statements: 200 }),
-    client_tls_sslmode: 'prefer',
-    client_tls_cert_file: `${paths.tls}/server.crt`,
-    client_tls_key_file: `${paths.tls}/server.key`,
-    // Clients need no certificate. Without this file, PgBouncer would load all CA certificates of the host at start.
-    client_tls_ca_file: `${paths.tls}/server.crt`,
-    log_connections: 0,
-    log_disconnections: 0,
-    log_stats: 0,
-  }
-  const lines = Object.entries(settings).map(([name, value]) => `${name} = ${value}`)
-  return ['[databases]', ...databaseLines(paths, spec), '', '[pgbouncer]', ...lines, ''].join('\n')
-}
-
-// auth_user is set per database and not globally, so that it does not apply to the console. The file format allows
-// simple names only; if any database has another name, all names are allowed.
-function databaseLines(paths: ClusterPaths, spec: PoolerSpec): string[] {
-  const server = `host='${paths.sockets.replaceAll("'", "''")}' port=${spec.postgresPort} auth_user=${poolerUser}`
-  return [...namedDatabases(spec)].map((key) => `${key} = ${server}`)
-}
-
-function namedDatabases({ databases }: PoolerSpec): Set<string> {
-  return new Set(databases.map((name) => (/^[A-Za-z0-9_.-]+$/.test(name) ? name : '*')))
 }

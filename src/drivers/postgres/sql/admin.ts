@@ -2,8 +2,8 @@ import { databaseAdmin } from './database.ts'
 import type { SqlAdmin, SqlClient } from './driver.ts'
 import { extensionAdmin } from './extension.ts'
 import { rollBackPrepared } from './prepared.ts'
-import { ensureGrants } from './rights.ts'
 import { userAdmin } from './role.ts'
+import { ensureGrants } from './upgrade.ts'
 
 export function sqlAdmin(client: SqlClient): SqlAdmin {
   return {

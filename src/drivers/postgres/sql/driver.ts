@@ -79,6 +79,8 @@ export interface ExtensionAdmin {
   list(id: string, database: string): Promise<DatabaseExtension[]>
   /** Installs required extensions too. Throws `conflict` if installed already and `not_found` if unknown. */
   enable(id: string, database: string, name: string, options?: EnableOptions): Promise<void>
+  /** Installs an extension into `public`, for a database that no tenant has used yet. Can be repeated. */
+  enableInNew(id: string, database: string, name: string): Promise<void>
   /** Throws `conflict` while other objects depend on the extension, unless `cascade` drops them too. */
   disable(id: string, database: string, name: string, options?: { cascade?: boolean }): Promise<void>
 }

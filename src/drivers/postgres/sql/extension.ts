@@ -13,6 +13,10 @@ export function extensionAdmin(client: SqlClient): ExtensionAdmin {
   return {
     list: (id, database) => listExtensions(client, id, database),
     enable: (id, database, name, options) => enableExtension(client, id, database, name, options),
+    async enableInNew(id, database, name) {
+      const create = `CREATE EXTENSION IF NOT EXISTS ${quoteIdentifier(name)} SCHEMA public CASCADE`
+      await client.query(id, database, [allowEventTriggers, create].join('; '))
+    },
     async disable(id, database, name, { cascade = false } = {}) {
       if (systemExtensions.includes(name)) throw reservedName(name)
       await client.query(id, database, `DROP EXTENSION ${quoteIdentifier(name)} ${cascade ? 'CASCADE' : 'RESTRICT'}`)

@@ -1,9 +1,10 @@
 // A prepared transaction outlives its session and keeps its locks, even in a restored copy. Only its owner and
 // superusers can end it.
 import { BerthError } from '../../../model/errors.ts'
+import { whileOpen } from './database.ts'
 import type { SqlClient } from './driver.ts'
 import { superuser } from './platform-role.ts'
-import { quoteIdentifier, quoteLiteral } from './quote.ts'
+import { quoteLiteral } from './quote.ts'
 
 export async function rollBackPrepared(client: SqlClient, id: string): Promise<void> {
   await rollBack(client, id, 'true')
@@ -47,17 +48,5 @@ async function rollBackOne(client: SqlClient, id: string, database: string, gid:
     await client.query(id, database, `ROLLBACK PREPARED ${quoteLiteral(gid)}`)
   } catch (err) {
     if (!(err instanceof BerthError && err.code === 'not_found')) throw err
-  }
-}
-
-/** Allows connections to a closed database while `work` runs. */
-async function whileOpen(client: SqlClient, id: string, database: string, work: () => Promise<void>): Promise<void> {
-  const allow = (open: boolean) =>
-    client.query(id, superuser, `ALTER DATABASE ${quoteIdentifier(database)} ALLOW_CONNECTIONS ${open}`)
-  await allow(true)
-  try {
-    await work()
-  } finally {
-    await allow(false)
   }
 }

@@ -2,13 +2,50 @@
 // system catalogs too: a reader could read password verifiers, and a writer could delete rows of the catalogs through
 // updatable views. So an event trigger in every database grants access to each new object when it is created.
 import type { SqlClient } from './driver.ts'
-import { poolerUser } from './platform-role.ts'
+import { poolerUser, superuser } from './platform-role.ts'
 import { quoteIdentifier } from './quote.ts'
 
 /** Needed because the owner of a database may revoke CONNECT from PUBLIC, and PgBouncer must still look up passwords. */
 export function grantPoolerConnect(database: string): string {
   return `GRANT CONNECT ON DATABASE ${quoteIdentifier(database)} TO ${poolerUser}`
 }
+
+/**
+ * PgBouncer calls this function for the password of a client. pg_dump leaves out schemas whose name starts with pg_, so
+ * that a dump of one cluster loads into another without errors about objects of the platform.
+ */
+export const lookupFunction = `
+  SET LOCAL allow_system_table_mods = on;
+  CREATE SCHEMA pg_berth;
+  CREATE FUNCTION pg_berth.lookup(name text) RETURNS TABLE (username text, password text)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+      SELECT rolname::text, rolpassword FROM pg_authid
+      WHERE rolname = name AND rolcanlogin AND NOT rolsuper AND rolname <> '${poolerUser}'
+        AND (rolvaliduntil IS NULL OR rolvaliduntil > now())
+    $$;
+  REVOKE ALL ON FUNCTION pg_berth.lookup FROM PUBLIC;
+`
+
+export const lookupGrants = `
+  GRANT USAGE ON SCHEMA pg_berth TO ${poolerUser};
+  GRANT EXECUTE ON FUNCTION pg_berth.lookup TO ${poolerUser};
+`
+
+export const lookup = lookupFunction + lookupGrants.trimStart()
+
+/**
+ * Admins connect to the database of the platform to create others, because many programs do that by default. They can
+ * create nothing in it: large objects and temporary tables are the only objects for which PUBLIC has a right.
+ */
+export const openPlatformDatabase = `
+  REVOKE EXECUTE ON FUNCTION pg_catalog.lo_creat, pg_catalog.lo_create, pg_catalog.lo_from_bytea FROM PUBLIC;
+  REVOKE ALL ON DATABASE ${superuser} FROM PUBLIC;
+  GRANT CONNECT ON DATABASE ${superuser} TO schema_admin, ${poolerUser};
+`
+
+/** The right to create databases belongs to the group, whose role the sessions of admins have. */
+export const allowCreateDatabase = 'ALTER ROLE schema_admin CREATEDB'
 
 /** Each role includes the rights of the next lower one. */
 export const roleChain = `
@@ -84,36 +121,14 @@ const shareExistingObjects = `
   WHERE oid >= 16384;
 `
 
-const formerRoles = 'pg_read_all_data, pg_write_all_data'
-
-/** The former roles are revoked last, so that an interrupted upgrade is repeated. */
-export async function ensureGrants(client: SqlClient, id: string): Promise<void> {
-  const [former] = await client.query(
-    id,
-    'postgres',
-    `select 1 from pg_auth_members where roleid = 'pg_read_all_data'::regrole and member = 'reader'::regrole`,
-  )
-  if (!former) return
-  const databases = await client.query<{ name: string }>(
-    id,
-    'postgres',
-    // An interrupted DROP DATABASE leaves a connection limit of -2; such a database accepts no connections.
-    `select datname as name from pg_database where datallowconn and datconnlimit <> -2 and datname <> 'postgres'`,
-  )
-  for (const { name } of databases) {
-    await shareDatabase(client, id, name)
-    if (name !== 'template1') await client.query(id, 'postgres', grantPoolerConnect(name))
-  }
-  // CREATE DATABASE fails while a session is connected to the template.
-  await client.closeConnections(id, 'template1')
-  await client.query(id, 'postgres', `${roleChain} REVOKE ${formerRoles} FROM schema_admin, writer, reader`)
-}
-
-async function shareDatabase(client: SqlClient, id: string, database: string): Promise<void> {
-  const [shared] = await client.query(
+/** Creates what every database of a cluster has, where it is missing. */
+export async function completeDatabase(client: SqlClient, id: string, database: string): Promise<void> {
+  const [found] = await client.query<{ lookup: boolean; shared: boolean }>(
     id,
     database,
-    `select 1 from pg_catalog.pg_event_trigger where evtname = 'berth_share'`,
+    `select exists (select from pg_catalog.pg_namespace where nspname = 'pg_berth') as lookup,
+       exists (select from pg_catalog.pg_event_trigger where evtname = 'berth_share') as shared`,
   )
-  if (!shared) await client.query(id, database, sharing + shareExistingObjects)
+  if (!found!.lookup) await client.query(id, database, lookup)
+  if (!found!.shared) await client.query(id, database, sharing + shareExistingObjects)
 }

@@ -104,8 +104,8 @@ async function checkPsql(psql: string): Promise<void> {
   })
 }
 
-export function hasPostgis(toolchain: Pick<Toolchain, 'share'>): boolean {
-  return existsSync(`${toolchain.share}/extension/postgis.control`)
+export function hasExtension(toolchain: Pick<Toolchain, 'share'>, name: string): boolean {
+  return existsSync(`${toolchain.share}/extension/${name}.control`)
 }
 
 /** True if the server has a loadable library such as `pg_stat_statements` or `llvmjit`. */

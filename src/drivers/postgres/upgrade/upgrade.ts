@@ -20,8 +20,8 @@ import { refusalCommand } from '../restore/copy-command.ts'
 import { scriptCommand } from '../script.ts'
 import { sessionOptions } from '../sql/connection.ts'
 import { superuser } from '../sql/platform-role.ts'
-import { largeObjects, shareTrigger } from '../sql/rights.ts'
-import { initdbOptions, lookupFunction, lookupGrants } from '../template.ts'
+import { largeObjects, lookupFunction, lookupGrants, shareTrigger } from '../sql/rights.ts'
+import { initdbOptions } from '../template.ts'
 import { ensureTools, hasLibrary } from '../toolchain/tools.ts'
 import { clusterUsers } from '../users.ts'
 import type { UpgradeDriver, UpgradeJobState, UpgradeSpec } from './driver.ts'
@@ -81,15 +81,20 @@ const rights = `
   COMMIT;
 `
 
-/** Removes the objects of the platform from the databases that do not have them in a new cluster. Repeatable. */
-const removal = `DO $$ BEGIN
+/** Tenants can copy template0, so it has the rights of the other databases, and is frozen as initdb leaves it. */
+const template0Rights = `${rights}\nVACUUM FREEZE;\n`
+
+/** Removes what the database of the platform does not have in a new cluster. Repeatable. */
+const platformRights = `DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = 'berth_share') THEN
       ALTER EXTENSION plpgsql DROP EVENT TRIGGER berth_share;
       DROP EVENT TRIGGER berth_share;
     END IF;
   END $$;
-  DROP SCHEMA IF EXISTS pg_berth CASCADE;
-  DROP EXTENSION IF EXISTS pg_stat_statements;`
+  DROP FUNCTION IF EXISTS pg_berth.share_new();
+  DROP FUNCTION IF EXISTS pg_berth.share(oid, oid);
+  DROP EXTENSION IF EXISTS pg_stat_statements;
+  ${lookupGrants}`
 
 function isOfMajor(paths: ClusterPaths, major: string): boolean {
   return readUntrustedFile(paths.data, 'PG_VERSION', 16)?.toString().trim() === major
@@ -125,8 +130,8 @@ async function startUpgrade({ home, jobs }: UpgradeParts, id: string, spec: Upgr
     INITDB_OPTIONS: initdbOptions(spec.target).join(' '),
     SQL_BEFORE: template0(spec.toolchain, spec.target),
     SQL_AFTER: rights,
-    SQL_AFTER_PLATFORM: removal,
-    SQL_AFTER_TEMPLATE0: removal,
+    SQL_AFTER_PLATFORM: platformRights,
+    SQL_AFTER_TEMPLATE0: template0Rights,
   }
   await jobs.ensureJob(paths.upgradeJob, { command, env, cgroup: spec.cgroup, niceness })
 }
