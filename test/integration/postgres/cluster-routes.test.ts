@@ -13,6 +13,7 @@ const strangers: Record<string, number> = {
   // The CA certificate is the same for all clusters and public.
   getAuthority: 200,
   adoptClusters: 401,
+  getAdoption: 401,
   createApp: 404,
   listApps: 404,
   getApp: 403,
