@@ -10,9 +10,11 @@ const base = {
   backup: { clusterId, label: '20261115-100203F', startLsn: '0/3000028', stopLsn: '0/3000120' },
   pieces: [{ clusterId, epoch: 1, timeline: 1, end: '0/3000150' }],
   at: time,
+  lsn: '0/3000150',
 }
 const cluster = {
   drillQuery: null,
+  retentionDays: 14,
   pinned: ['20261115-100203F'],
   clusterId,
   clusterName: 'shop',
@@ -28,6 +30,7 @@ test('descriptions are read as they were written', () => {
   expect(parseCluster(JSON.stringify(cluster))).toEqual(cluster)
   expect(parseCluster(JSON.stringify({ drillQuery: 'select 1', pinned: [] }))).toEqual({
     drillQuery: 'select 1',
+    retentionDays: null,
     pinned: [],
   })
 })

@@ -34,7 +34,7 @@ import { replaceDurably } from './durable-file.ts'
 import type { EndRecord } from './end.ts'
 import { discard, ensureDirectories, idPattern, listNames, repositoryPaths, workDirectory } from './paths.ts'
 import { platformFiles } from './platform.ts'
-import { findMissingDirectory, walFileError } from './presence.ts'
+import { findMissingDirectory, notMounted, walFileError } from './presence.ts'
 import { findArchiveEnd, findHole, planWal } from './wal.ts'
 import { findCut, findStepBack } from './wal-cut.ts'
 import { findAltered, findIntactTail, type SegmentSequence } from './wal-intact.ts'
@@ -44,7 +44,7 @@ export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
   const list = (id: string, epoch: number) => listArchive(paths.archive(id, epoch))
   const reader = (id: string, epoch: number, timeline: number) => (number: bigint) =>
-    readSegment(paths.archive(id, epoch), segmentName(timeline, number))
+    readSegment(filesOf(id, epoch), segmentName(timeline, number))
   const recorder = walRecorder()
   const filesOf = (id: string, epoch: number): ArchiveFiles => ({
     clusterId: id,
@@ -57,7 +57,7 @@ export function directoryRepository(root: string): Repository {
   })
   async function sequenceOf(id: string, epoch: number, timeline: number, from: Lsn) {
     const end = findArchiveEnd(await list(id, epoch), timeline, from)
-    return end === undefined ? undefined : segmentSequence(paths.archive(id, epoch), timeline, from, end)
+    return end === undefined ? undefined : segmentSequence(filesOf(id, epoch), timeline, from, end)
   }
   return {
     async ensureArchive(id, epoch, owner) {
@@ -156,17 +156,20 @@ async function findFile(directory: string, name: string): Promise<WalFile | unde
   }
 }
 
-async function readSegment(directory: string, name: string): Promise<Buffer> {
+async function readSegment({ directory, clusterId }: ArchiveFiles, name: string): Promise<Buffer> {
+  if (!existsSync(directory)) throw notMounted(directory)
   const read = (file: string) => readUntrustedFile(directory, file, Number(segmentBytes))
-  const subject = `WAL segment ${name} in ${directory}`
+  const subject = `WAL segment ${name} of ${clusterId}`
   try {
     // The receiver may rename it between the first two attempts.
     const bytes = read(name) ?? read(`${name}.partial`) ?? read(name)
-    if (bytes === undefined) throw new WalFileError('damaged', name, `${subject} is not a file of the right size`)
-    return bytes
+    if (bytes !== undefined) return bytes
   } catch (error) {
     throw walFileError(name, subject, error)
   }
+  const isThere = listNames(directory).some((file) => file === name || file === `${name}.partial`)
+  if (isThere) throw new WalFileError('damaged', name, `${subject} is not a file of the right size`)
+  throw new WalFileError('missing', name, `${subject} is missing from its archive`)
 }
 
 // Names of a timeline sort by position, and the oldest are removed first, so an interruption leaves no gap.
@@ -192,7 +195,7 @@ function readEnd(files: ArchiveFiles): { end: EndRecord | undefined } | { unread
   }
 }
 
-function segmentSequence(directory: string, timeline: number, from: Lsn, end: Lsn): SegmentSequence {
-  const read = (number: bigint) => readSegment(directory, segmentName(timeline, number))
-  return { directory, timeline, from, last: segmentNumber(end) - 1n, read }
+function segmentSequence(files: ArchiveFiles, timeline: number, from: Lsn, end: Lsn): SegmentSequence {
+  const read = (number: bigint) => readSegment(files, segmentName(timeline, number))
+  return { directory: files.directory, timeline, from, last: segmentNumber(end) - 1n, read }
 }

@@ -13,8 +13,13 @@ import { advance, type World, wait } from '../step.ts'
 /** Records what the failure says about the backup or the WAL, and continues with an older backup if there is one. */
 export async function handleFailure(restore: Restore, failure: RestoreFailure, world: World) {
   await recordFailure(restore, failure, world)
-  if (failure.damage === undefined) return advance('failed', failure.reason)
+  if (failure.damage === undefined) return advance('failed', withHint(restore, failure))
   return skipDamagedBackup(restore, failure.reason, world)
+}
+
+function withHint({ purpose, acceptLoss }: Restore, { reason, hole }: RestoreFailure): string {
+  if (hole === undefined || purpose !== 'undelete' || acceptLoss) return reason
+  return `${reason}; to restore what is intact, undelete it with accept_loss (--accept-loss)`
 }
 
 /** Returns the error about an unreadable WAL file of this archive after recording the damage. */

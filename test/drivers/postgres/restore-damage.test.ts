@@ -12,6 +12,7 @@ import type { TestCluster } from '../../support/cluster.ts'
 import {
   type Backup,
   commit,
+  copyInRepository,
   cut,
   epoch,
   openRestoreBench,
@@ -50,7 +51,7 @@ const segment = '000000010000000000000002'
 function copyOfSource() {
   const id = newId()
   const path = `${bench.root}/${id}`
-  spawnSync('cp', ['-a', `${bench.root}/${source.id}`, path])
+  copyInRepository(bench, source.id, id)
   return { id, path, data: `${path}/backups/first/data`, archive: `${path}/archive/${epoch}` }
 }
 

@@ -19,7 +19,7 @@ async function makeCluster(name: string): Promise<string> {
   // The window is open from an hour ago to a minute ago.
   await platform.sql(`update backup set stopped_at = now() - interval '1 hour' where cluster_id = $1`, [id])
   await platform.sql(
-    `update archive set latest_at = now() - interval '1 minute', latest_lsn = '0/3000000' where cluster_id = $1`,
+    `update stretch set latest_at = now() - interval '1 minute', latest_lsn = '0/3000000' where cluster_id = $1`,
     [id],
   )
   return id
@@ -322,7 +322,7 @@ describe('a major upgrade', () => {
   })
 
   test('is refused for a cluster that has no backup, no PostGIS there, or runs the newest version', async () => {
-    await platform.sql('update archive set latest_at = null')
+    await platform.sql('update stretch set latest_at = null')
     expect(await upgrade({ pg_major_version: '17' })).toMatchObject({
       status: 422,
       body: { error: 'a major upgrade is unavailable: no backup has completed yet' },
