@@ -70,10 +70,13 @@ export function findBackup(paths: RepositoryPaths, id: string, label: string): B
 
 export function findForeignBackup(paths: RepositoryPaths, id: string, label: string): string | undefined {
   try {
-    const checksum = findBackup(paths, id, label)?.manifestChecksum
+    const found = findBackup(paths, id, label)
+    if (!found) return 'its description is missing'
+    const checksum = found.manifestChecksum
     if (checksum === undefined) return undefined
     const manifest = readUntrustedFile(`${paths.backup(id, label)}/data`, manifestName, maxManifestBytes)
-    if (manifest && sha256(manifest) === checksum) return undefined
+    if (!manifest) return 'its manifest is missing'
+    if (sha256(manifest) === checksum) return undefined
     return 'its manifest was changed or belongs to another cluster'
   } catch (error) {
     return (error as Error).message

@@ -5,7 +5,7 @@
 //   <root>/<cluster>/cluster.json
 //   <root>/.platform/…
 // Only the platform has access to it. Names that start with a dot are incomplete or internal; all others are complete.
-import { statSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import { lstat, rm, statfs } from 'node:fs/promises'
 import type { LogDamage } from '../../model/postgres/log-damage.ts'
 import {

@@ -15,6 +15,7 @@ import {
   setBackupStarted,
 } from '../../store/postgres/backup.ts'
 import { findOrgSlug, isClusterBeingCreated, loadCluster } from '../../store/postgres/cluster.ts'
+import { releaseUnneeded } from '../../store/postgres/restore.ts'
 import { findLatest } from '../../store/postgres/stretch.ts'
 import { enqueue } from '../../store/work.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
@@ -119,6 +120,7 @@ async function complete(backup: Backup, cluster: Cluster, world: World, facts: B
   })
   return advance('completed', '', async (tx) => {
     await setBackupFacts(tx, backup.id, facts)
+    await releaseUnneeded(tx, cluster.id)
     await enqueue(tx, 'cluster', cluster.id)
   })
 }

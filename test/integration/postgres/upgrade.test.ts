@@ -322,7 +322,7 @@ describe('a major upgrade', () => {
   })
 
   test('is refused for a cluster that has no backup, no PostGIS there, or runs the newest version', async () => {
-    await platform.sql('update stretch set latest_at = null')
+    await platform.sql(`update backup set state = 'failed'`)
     expect(await upgrade({ pg_major_version: '17' })).toMatchObject({
       status: 422,
       body: { error: 'a major upgrade is unavailable: no backup has completed yet' },
