@@ -42,7 +42,8 @@ test.each(Object.keys(backup))('a backup with a wrong %s is refused', (name) => 
 })
 
 test.each(Object.keys(cluster))('a cluster with a wrong %s is refused', (name) => {
-  expect(() => parseCluster(JSON.stringify({ ...cluster, [name]: 7 }))).toThrow(name)
+  const wrong = name === 'retentionDays' ? 'long' : 7
+  expect(() => parseCluster(JSON.stringify({ ...cluster, [name]: wrong }))).toThrow(name)
 })
 
 test('wrong bases are refused', () => {

@@ -28,8 +28,7 @@ export function parseCluster(text: string): ClusterDescription {
   const { drillQuery = null, retentionDays = null, pinned = [], epochs, settings } = found
   if (drillQuery !== null && typeof drillQuery !== 'string') throw notValid('drillQuery')
   if (!Array.isArray(pinned) || !pinned.every((label) => typeof label === 'string')) throw notValid('pinned')
-  // An unreasonable number is ignored, because the file may have been changed by hand.
-  const days = Number.isInteger(retentionDays) && Number(retentionDays) > 0 ? Number(retentionDays) : null
+  const days = retentionDays === null ? null : countOf(found, 'retentionDays')
   const choices = { drillQuery, retentionDays: days, pinned }
   if (epochs === undefined) return choices
   if (!Array.isArray(epochs)) throw notValid('epochs')

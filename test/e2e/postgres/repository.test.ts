@@ -134,7 +134,8 @@ test('a restored cluster without a backup of its own is undeleted from that of i
 }, 240_000)
 
 test('what was written right before a deletion is part of the recorded end', async () => {
-  await until(async () => (await fresh.ok('GET', `/v1/postgres/${returned}`)).data.recovery_window !== null, 60)
+  // A backup switches to another segment, in which the damage must not be.
+  await untilBackedUp(fresh, returned)
   await query(fresh, returned, 'insert into public.number select 5 from generate_series(1, 1000)')
   await fresh.ok('DELETE', `/v1/postgres/${returned}`)
   await untilDeleted(fresh, returned)
@@ -157,12 +158,10 @@ async function failureOf(id: string, name: string): Promise<string> {
 
 test('a segment or a backup of a sibling is not restored', async () => {
   const segment = sharedSegments().at(-1)!
-  const own = readFileSync(`${archive(ids.sibling)}/${segment}`)
-  cpSync(`${archive(ids.child)}/${segment}`, `${archive(ids.sibling)}/${segment}`)
-  expect(await failureOf(ids.sibling, 'with-a-foreign-segment')).toMatch(
-    new RegExp(`${segment} of cluster ${ids.sibling} was changed or belongs to another cluster; .*accept_loss`),
+  cpSync(`${archive(ids.sibling)}/${segment}`, `${archive(ids.child)}/${segment}`)
+  expect(await failureOf(ids.child, 'with-a-foreign-segment')).toMatch(
+    new RegExp(`${segment} of cluster ${ids.child} was changed or belongs to another cluster; .*accept_loss`),
   )
-  writeFileSync(`${archive(ids.sibling)}/${segment}`, own)
   const backups = readdirSync(`${repository}/${ids.sibling}/backups`)
   const [other] = readdirSync(`${repository}/${ids.source}/backups`)
   for (const label of backups) {

@@ -20,7 +20,7 @@ import { refusalCommand } from '../restore/copy-command.ts'
 import { scriptCommand } from '../script.ts'
 import { sessionOptions } from '../sql/connection.ts'
 import { superuser } from '../sql/platform-role.ts'
-import { largeObjects, lookupFunction, lookupGrants, shareTrigger } from '../sql/rights.ts'
+import { grantPoolerConnect, largeObjects, lookupFunction, lookupGrants, shareTrigger } from '../sql/rights.ts'
 import { initdbOptions } from '../template.ts'
 import { ensureTools, hasLibrary } from '../toolchain/tools.ts'
 import { clusterUsers } from '../users.ts'
@@ -82,7 +82,15 @@ const rights = `
 `
 
 /** Tenants can copy template0, so it has the rights of the other databases, and is frozen as initdb leaves it. */
-const template0Rights = `${rights}\nVACUUM FREEZE;\n`
+const template0Rights = `${rights}
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'pg_stat_statements') THEN
+      ALTER EXTENSION pg_stat_statements UPDATE;
+    END IF;
+  END $$;
+
+VACUUM FREEZE;
+`
 
 /** Removes what the database of the platform does not have in a new cluster. Repeatable. */
 const platformRights = `DO $$ BEGIN
@@ -94,7 +102,9 @@ const platformRights = `DO $$ BEGIN
   DROP FUNCTION IF EXISTS pg_berth.share_new();
   DROP FUNCTION IF EXISTS pg_berth.share(oid, oid);
   DROP EXTENSION IF EXISTS pg_stat_statements;
-  ${lookupGrants}`
+  ${lookupGrants}
+  REVOKE CONNECT ON DATABASE template0 FROM PUBLIC;
+  ${grantPoolerConnect('template0')};`
 
 function isOfMajor(paths: ClusterPaths, major: string): boolean {
   return readUntrustedFile(paths.data, 'PG_VERSION', 16)?.toString().trim() === major
