@@ -51,6 +51,7 @@ function parseEpoch(value: unknown): DescribedEpoch {
     startLsn: lsnOf(value, 'startLsn'),
     startedAt: timeOf(value, 'startedAt'),
     base: value.base === null || value.base === undefined ? null : parseBase(value.base),
+    ...(value.isClockChanged === true && { isClockChanged: true }),
   }
 }
 

@@ -39,6 +39,8 @@ export interface DescribedEpoch {
   startLsn: string
   startedAt: string
   base: DescribedBase | null
+  /** Whether the clock of the cluster was changed: then the timestamps in the WAL do not tell its order. */
+  isClockChanged?: boolean | undefined
 }
 
 /** What its backups do not say about a cluster. Older versions wrote only the first two fields. */

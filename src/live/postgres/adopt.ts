@@ -180,7 +180,13 @@ async function readEpochs({ repository }: LiveContext, id: string, found: Descri
   }
   for (const { damage } of epochs)
     if (damage) problems.push(`its write-ahead log is damaged: ${describeLogDamage(damage)}`)
-  return epochs
+  const changed = new Set(description?.epochs?.filter((each) => each.isClockChanged).map((each) => each.epoch))
+  if (changed.size > 0)
+    problems.push('its clock was changed, so that it cannot be restored to a time before its deletion')
+  return epochs.map((each) => {
+    const isChanged = each.epoch !== undefined && changed.has(each.epoch.epoch)
+    return isChanged ? { ...each, epoch: { ...each.epoch!, latestAt: null } } : each
+  })
 }
 
 /** Chooses the installation the cluster was created with; if it was lost with the home, another one of the same major. */

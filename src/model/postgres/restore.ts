@@ -8,7 +8,7 @@ export const RestoreRequest = Type.Object(
   {
     backup_id: Blank('Label of a backup, as the list of backups shows it. Not together with `pitr_time`.'),
     pitr_time: Blank(
-      'RFC 3339 timestamp with an explicit UTC offset, inside the recovery window. Not together with `backup_id`.',
+      'RFC 3339 timestamp with an explicit UTC offset, inside a recovery window. Restores everything up to the last commit that the server stamped at or before it, in the order of the log. Not together with `backup_id`.',
     ),
     name: Blank('Name of the new cluster; generated when omitted or blank.'),
   },

@@ -5,6 +5,7 @@ import { listArchives } from '../../store/postgres/archive.ts'
 import { findOrgSlug, loadCluster } from '../../store/postgres/cluster.ts'
 import { listPinned, markDescribed } from '../../store/postgres/cluster-describe.ts'
 import { findRestore } from '../../store/postgres/restore.ts'
+import { listClockChanges } from '../../store/postgres/stretch.ts'
 import type { World } from '../step.ts'
 
 /** Stores in the repository what cannot be derived from the backups there. */
@@ -25,6 +26,7 @@ async function describe(cluster: Cluster, { db }: World): Promise<ClusterDescrip
   const { id, drillQuery, retentionDays } = cluster
   const restore = await findRestore(db, id)
   const epochs = await listArchives(db, id)
+  const changed = await listClockChanges(db, id)
   return {
     drillQuery,
     retentionDays,
@@ -36,7 +38,8 @@ async function describe(cluster: Cluster, { db }: World): Promise<ClusterDescrip
     createdAt: toRfc3339(cluster.createdAt),
     settings: settingsOf(cluster),
     epochs: epochs.map(({ epoch, timeline, startLsn, startedAt, base }) => {
-      return { epoch, timeline, startLsn, startedAt: toRfc3339(startedAt), base }
+      const clock = changed.includes(epoch) && { isClockChanged: true }
+      return { epoch, timeline, startLsn, startedAt: toRfc3339(startedAt), base, ...clock }
     }),
     ...(restore && {
       origin: {

@@ -5,6 +5,7 @@ import { endOfRecords, formatLsn, parseLsn } from '../../model/postgres/wal.ts'
 import { type Micros, nowMicros } from '../../model/time.ts'
 import { holdLock } from '../../store/listen.ts'
 import { requestCheck } from '../../store/postgres/cluster.ts'
+import { markUndescribed } from '../../store/postgres/cluster-describe.ts'
 import {
   type ClockChange,
   type ClusterToSample,
@@ -158,6 +159,7 @@ function begin({ db }: World, { id, epoch }: ClusterToSample, seen: Observation,
   const fromLsn = formatLsn(endOfRecords(seen.insertLsn))
   return db.transaction(async (tx) => {
     await startStretch(tx, { clusterId: id, epoch, fromLsn, fromAt: seen.at, clock })
+    await markUndescribed(tx, id)
     await requestCheck(tx, id)
   })
 }

@@ -34,7 +34,8 @@ export interface AdoptedEpoch {
   timeline: number
   startLsn: string
   startedAt: string
-  latestAt: Micros
+  /** Null if no time can be restored. */
+  latestAt: Micros | null
   latestLsn: string
   /** What the epoch depends on, if it has no backup of its own. */
   base?: ArchiveBase | undefined
@@ -119,7 +120,7 @@ export async function insertAdoptedEpoch(tx: Tx, clusterId: string, epoch: Adopt
       epoch.timeline,
       epoch.startLsn,
       epoch.startedAt,
-      epoch.latestAt.toString(),
+      epoch.latestAt?.toString() ?? null,
       epoch.latestLsn,
       epoch.base ? JSON.stringify(epoch.base) : null,
     ],

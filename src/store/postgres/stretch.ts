@@ -118,6 +118,15 @@ export async function listClustersToSample(db: Query): Promise<ClusterToSample[]
   return rows
 }
 
+/** The epochs in which the clock was changed. */
+export async function listClockChanges(db: Query, clusterId: string): Promise<number[]> {
+  const { rows } = await db.query<{ epoch: number }>(
+    'select distinct epoch from stretch where cluster_id = $1 and clock_step is not null',
+    [clusterId],
+  )
+  return rows.map(({ epoch }) => epoch)
+}
+
 export interface ClockProblem {
   /** The step at the beginning of the current stretch if it was noticed a short while ago, in microseconds. */
   step: number | null

@@ -120,6 +120,23 @@ test('a restored cluster without a backup of its own is adopted with what it dep
   })
 })
 
+test('a cluster whose clock was changed is adopted without times that can be restored', async () => {
+  const epoch = { epoch: 1, timeline: 1, startLsn: '0/3000000', startedAt: '2026-11-15T10:00:00Z', base: null }
+  const facts = { clusterId: id, clusterName: 'shop', orgSlug: 'acme', pgMajor: '17', settings: {} }
+  platform.fake.descriptions.set(id, {
+    drillQuery: null,
+    pinned: [],
+    ...facts,
+    createdAt: '2026-11-15T10:00:00Z',
+    epochs: [{ ...epoch, isClockChanged: true }],
+  })
+  const {
+    adopted: [first],
+  } = await adopt()
+  expect(first).toEqual({ ...whole(), windows: 0, problems: [expect.stringContaining('its clock was changed')] })
+  expect((await platform.call('POST', `/v1/postgres/${id}/undelete`, { body: {} })).status).toBe(201)
+})
+
 test('a restored cluster whose parent is missing is refused by name, and others are adopted', async () => {
   const child = newId()
   const parent = newId()
