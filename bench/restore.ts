@@ -12,6 +12,7 @@ import {
   connectAsSuperuser,
   createCluster,
   fill,
+  listBackups,
   openClusterHost,
   removeCluster,
   restorePhase,
@@ -176,7 +177,7 @@ async function compareEarliest(host: Fixture): Promise<Measurement> {
   const { cluster } = host.big
   const path = `/v1/postgres/${cluster.id}`
   const { recovery_window: window } = await call<{ recovery_window: { earliest: string } }>(host.platform, 'GET', path)
-  const first = (await call<Backup[]>(host.platform, 'GET', `${path}/backups`)).at(-1)!
+  const first = (await listBackups(host, cluster.id)).at(-1)!
   const ratio = await inTurn(
     rounds,
     () => timeTarget(host, cluster, { pitr_time: window.earliest }),
