@@ -47,10 +47,12 @@ interface Phase {
 
 const lsnQuery = `select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::text as lsn`
 
-/** The clock stays behind that of the platform, because a window never reaches into the future. */
+/** The clock stays behind that of the platform, in seconds, because a window never reaches into the future. */
+const firstOffset = -8
+
 async function writeWithSteps(id: string, clock: FakeClock): Promise<Written & { phases: Phase[] }> {
   const phases: Phase[] = []
-  let offset = -60
+  let offset = firstOffset
   const now = () => BigInt(Math.round((Date.now() + offset * 1000) * 1000))
   const written = await writeDuring(berth, id, async (superuser) => {
     const enter = async (next: number) => {
@@ -66,16 +68,16 @@ async function writeWithSteps(id: string, clock: FakeClock): Promise<Written & {
       clock.set(offset)
       await pause(seconds * 250)
     }
-    await enter(-60)
+    await enter(firstOffset)
     await pause(seconds * 1000)
     for (const by of [0.3, -0.3, 600]) await bump(by)
-    await enter(-53)
+    await enter(firstOffset + 7)
     await pause(seconds * 1000)
     await backUp(berth, id)
     // Four seconds are shown a second time.
-    await enter(-57)
+    await enter(firstOffset + 3)
     await pause(5000 + seconds * 1000)
-    for (const by of [-3, 50]) await bump(by)
+    for (const by of [-3, 2]) await bump(by)
     await pause(seconds * 500)
     phases.at(-1)!.to = now()
   })
@@ -106,26 +108,35 @@ function shownIn(phases: Phase[], time: bigint, margin: bigint): Phase[] {
   return phases.filter(({ from, to }) => from - margin <= time && time <= to + margin)
 }
 
-/** Around commits, around the changes of the clock, and anywhere. */
-function chooseTarget(decisions: Decided[], phases: Phase[], n: number): bigint {
+interface Window {
+  earliest: string
+  latest: string
+}
+
+/** Around commits, around the changes of the clock, in the windows and anywhere. */
+function chooseTarget(decisions: Decided[], phases: Phase[], windows: Window[], n: number): bigint {
   const phase = phases[random(phases.length)]!
   const at = decisions[random(decisions.length)]!.micros
   const near = BigInt(random(400_000) - 200_000)
   const anywhere = phase.from + BigInt(random(Number(phase.to - phase.from)))
-  return [at, anywhere, at + BigInt(random(3) - 1), (random(2) ? phase.from : phase.to) + near, anywhere, at][n % 6]!
+  const { earliest, latest } = windows[random(windows.length)]!
+  const [from, to] = [parseMicros(earliest), parseMicros(latest)]
+  const inside = [from, to, from + BigInt(random(Number(to - from)))][random(3)]!
+  return [at, inside, at + BigInt(random(3) - 1), (random(2) ? phase.from : phase.to) + near, inside, anywhere][n % 6]!
 }
 
 describe.each(majors)('PostgreSQL %s', (major) => {
   test('a time around changes of the clock is refused or restored exactly', async () => {
     const clock = clocks.get(major)!
-    clock.set(-60)
+    clock.set(firstOffset)
     const id = await readyCluster(berth, { pg_major_version: major })
     await until(async () => (await show(berth, id)).recovery_window !== null, 120)
     const { phases, decisions, all } = await writeWithSteps(id, clock)
     await until(async () => parseMicros((await show(berth, id)).recovery_window.latest) > phases.at(-1)!.to, 120)
+    const windows = (await show(berth, id)).recovery_windows
     const tally = new Tally(`oracle-clock ${major}`)
     const tasks = Array.from({ length: targetCount(14, 0.22) }, (_, n) => async () => {
-      const target = chooseTarget(decisions, phases, n)
+      const target = chooseTarget(decisions, phases, windows, n)
       const pitr_time = formatTime(target)
       const found = await restore(berth, `/v1/postgres/${id}/restore`, { pitr_time })
       const shown = shownIn(phases, target, edge)

@@ -95,9 +95,9 @@ export function damage(
   part: Part,
   way: Way,
   pick: (count: number) => number,
-): Made | undefined {
+): Made {
   const file = findPart(directory, part, pick)
-  if (file === undefined) return undefined
+  if (file === undefined) throw new Error(`the copy has no ${part}`)
   const path = `${directory}/${file}`
   if (way === 'delete') rmSync(path)
   else if (way === 'foreign') replace(path, readFileSync(foreignOf(sibling, file)))
@@ -107,7 +107,6 @@ export function damage(
 
 function changed(bytes: Buffer, way: Way, used: number | undefined, pick: (count: number) => number): Buffer {
   const length = Math.min(used ?? bytes.length, bytes.length)
-  // The end of a completed segment may be unused: a switch skips it.
   const at = pick(length)
   if (way === 'truncate') return bytes.subarray(0, at)
   if (length > 0) bytes[at]! ^= 1 << pick(8)
@@ -142,5 +141,13 @@ function namesOf(file: string): RegExp {
   if (file.endsWith('.end')) return /end of|recorded/
   if (file.endsWith('.seals')) return /seals/
   const name = file.slice('archive/1/'.length).replace('.partial', '')
-  return new RegExp(`${name}|write-ahead log|WAL|timeline`)
+  return name.endsWith('.history') ? new RegExp(name) : new RegExp(`${name}|${positionsIn(name)}`)
+}
+
+/** Positions in a segment, and in the one before it, where a record may begin that ends in this one. */
+function positionsIn(segment: string): string {
+  const log = Number.parseInt(segment.slice(8, 16), 16).toString(16).toUpperCase()
+  const number = Number.parseInt(segment.slice(16), 16)
+  const lows = [number - 1, number].map((low) => low.toString(16).toUpperCase())
+  return lows.map((low) => `\\b${log}/${low}[0-9A-F]{6}\\b`).join('|')
 }
