@@ -24,9 +24,9 @@ demo: ## play a restore session in one minute
 	@scripts/setup.sh run
 	@exec scripts/demo.sh
 
-soak: ## hundreds of restores to random moments, compared with the log
+soak: ## a thousand restores per major version, with clock steps and damaged files, compared with the log
 	@scripts/setup.sh test
-	@BERTH_SOAK_TARGETS=200 BERTH_SOAK_SECONDS=60 npm test --silent -- test/e2e/postgres/oracle.test.ts
+	@BERTH_SOAK_TARGETS=1000 BERTH_SOAK_SECONDS=60 npm test --silent -- --no-file-parallelism test/e2e/postgres/oracle
 
 bench: ## run the benchmarks
 	@scripts/setup.sh bench

@@ -19,6 +19,15 @@ describe('the position of a time', () => {
     expect(await cut(40n)).toBe(log.ends[3])
   })
 
+  test('is found behind commits of a clock that was ahead for a moment', async () => {
+    const stamps = [10n, 600_000_000n, 600_100_000n, 20n, 5_000_021n, 600_000_000n, 30n]
+    const log = writeLog(base, stamps.map(commitRecord))
+    const cut = (time: bigint) => findCut(log.read, 1, time, { from: base, to: log.end })
+    expect(await cut(10n)).toBe(log.ends[0])
+    expect(await cut(20n)).toBe(log.ends[3])
+    expect(await cut(30n)).toBe(log.ends[6])
+  })
+
   test('is found in records of any size across pages and segments', async () => {
     const sizes = fc.array(fc.integer({ min: 0, max: 60_000 }), { minLength: 1, maxLength: 60 })
     await fc.assert(
@@ -54,6 +63,10 @@ describe('the position of a time', () => {
     const log = writeLog(base, records)
     log.flip(log.ends[1]! + 30n)
     expect(await findCut(log.read, 1, 5n, { from: base, to: log.end })).toBe(log.ends[0])
+    const long = writeLog(base, [commitRecord(1n), commitRecord(9_000_000n), fillerRecord(20_000_000)])
+    const read = (number: bigint) => (number === first ? long.read(number) : Promise.reject(new Error('it is missing')))
+    expect(await findCut(read, 1, 5n, { from: base, to: long.end })).toBe(long.ends[0])
+    await expect(findCut(read, 1, 9_000_000n, { from: base, to: long.end })).rejects.toThrow('it is missing')
   })
 })
 

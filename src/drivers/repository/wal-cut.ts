@@ -28,7 +28,10 @@ type ReadSegment = (number: bigint) => Promise<Buffer>
 
 /** No commit is stamped earlier than one that precedes it by more than this, unless the clock was changed. */
 const disorderMicros = 500_000n
-/** Reading ends at a stamp that is later than the target by this. */
+/**
+ * Reading ends when all stamps are later than the target by this, for as long as this. A clock that was ahead for a moment
+ * between two samples stamped a few commits later than those behind them.
+ */
 const settledMicros = 5_000_000n
 
 /** A record that ends a transaction. */
@@ -41,16 +44,22 @@ interface End {
 
 /**
  * The end of the last commit between two positions that was stamped at or before a time; `from` if there is none.
- * Throws if the log is damaged before `to`.
+ * Throws if the log is damaged before `to`, unless a stamp before the damage is later than the time by far.
  */
 export async function findCut(read: ReadSegment, timeline: number, time: Micros, { from, to }: WalRange): Promise<Lsn> {
   let cut = from
+  let lateSince: Micros | undefined
   const log = await openLog(read, from, to)
-  for await (const { end, at, isCommit } of readEnds(log, from, to)) {
-    if (at > time + settledMicros) return cut
-    if (isCommit && at <= time && end > cut) cut = end
+  try {
+    for await (const { end, at, isCommit } of readEnds(log, from, to)) {
+      lateSince = at > time + settledMicros ? (lateSince ?? at) : undefined
+      if (lateSince !== undefined && at > lateSince + settledMicros) return cut
+      if (isCommit && at <= time && end > cut) cut = end
+    }
+  } catch (error) {
+    if (lateSince === undefined) throw error
   }
-  if (log.position >= to) return cut
+  if (log.position >= to || lateSince !== undefined) return cut
   const name = segmentName(timeline, segmentNumber(log.position))
   throw new WalFileError('damaged', name, `the write-ahead log is damaged at ${formatLsn(log.position)}`)
 }

@@ -3,6 +3,8 @@ import pg from 'pg'
 
 export interface Decided {
   xid: bigint
+  /** The end of its record. */
+  lsn: bigint
   micros: bigint
   committed: boolean
 }
@@ -11,15 +13,16 @@ export interface Decided {
 export async function readDecisions(superuser: pg.Client, fromLsn: string): Promise<Decided[]> {
   await superuser.query('create extension if not exists pg_walinspect')
   const { rows } = await superuser.query(
-    `select xid::text, record_type, description from pg_get_wal_records_info($1, pg_current_wal_flush_lsn())
+    `select xid::text, record_type, description, (end_lsn - '0/0'::pg_lsn)::text as lsn from pg_get_wal_records_info($1, pg_current_wal_flush_lsn())
      where resource_manager = 'Transaction' order by start_lsn`,
     [fromLsn],
   )
   const decided = rows.filter((row) => /^(COMMIT|ABORT)(_PREPARED)?$/.test(row.record_type))
-  return decided.map(({ xid, record_type, description }) => {
+  return decided.map(({ xid, record_type, description, lsn }) => {
     // The record of a prepared transaction names it in its description; its transaction field is zero.
     const [, prepared, time] = /^(?:(\d+): )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)/.exec(description)!
-    return { xid: BigInt(prepared ?? xid), micros: toMicros(time!), committed: record_type.startsWith('COMMIT') }
+    const committed = record_type.startsWith('COMMIT')
+    return { xid: BigInt(prepared ?? xid), lsn: BigInt(lsn), micros: toMicros(time!), committed }
   })
 }
 

@@ -1,0 +1,186 @@
+// Restores clusters of a real platform and compares the rows of each with what its write-ahead log says.
+import pg from 'pg'
+import type { Berth } from '../berth.ts'
+import { accessOf, connect } from '../client.ts'
+import { until } from '../until.ts'
+import { type Decided, readDecisions, Workload } from './oracle.ts'
+
+export const seconds = Number(process.env.BERTH_SOAK_SECONDS ?? 4)
+
+/** The number of restores: a few here, hundreds with `make soak`. */
+export function targetCount(fewest: number, share = 1): number {
+  const asked = process.env.BERTH_SOAK_TARGETS
+  return asked === undefined ? fewest : Math.ceil(Number(asked) * share)
+}
+
+/** The major versions of a file that tests only one of them by default. */
+export function majorsOf(usual: '16' | '17'): ('16' | '17')[] {
+  return process.env.BERTH_SOAK_TARGETS === undefined ? [usual] : ['16', '17']
+}
+
+/** With `make soak` it has more clusters at a time than an organization may have by default. */
+export const unlimited = { BERTH_QUOTAS: 'clusters=unlimited,disk_gb=unlimited', BERTH_DRILL_INTERVAL: 'off' }
+
+export const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
+
+export type Restored = { rows: string[] } | { refused: string; status: number } | { failed: string }
+
+/** Asks for a restored cluster, reads its rows and deletes it. */
+export async function restore(berth: Berth, path: string, body: object): Promise<Restored> {
+  const made = await berth.call('POST', path, body)
+  if (made.status !== 201) return { refused: made.body.error ?? JSON.stringify(made.body), status: made.status }
+  const { id } = made.body.data
+  let cluster = made.body.data
+  await until(async () => {
+    cluster = await show(berth, id)
+    return cluster.status === 'ready' || cluster.status === 'failed'
+  }, 180)
+  try {
+    return cluster.status === 'failed' ? { failed: cluster.failure } : { rows: await rowsOf(berth, id) }
+  } finally {
+    await berth.call('DELETE', `/v1/postgres/${id}`)
+  }
+}
+
+export async function show(berth: Berth, id: string) {
+  return (await berth.ok('GET', `/v1/postgres/${id}`)).data
+}
+
+export async function rowsOf(berth: Berth, id: string): Promise<string[]> {
+  const client = await connect(await accessOf(berth, id), 'direct')
+  try {
+    const { rows } = await client.query(`select writer || '/' || n || '@' || xid as row from log order by writer, n`)
+    return rows.map((row) => row.row)
+  } catch (err) {
+    if ((err as { code?: string }).code === '42P01') return [] // the target is before the creation of the table
+    throw err
+  } finally {
+    await client.end()
+  }
+}
+
+export function selectRows(all: string[], xids: Set<bigint>): string[] {
+  return all.filter((row) => xids.has(BigInt(row.split('@')[1]!)))
+}
+
+export async function superuserOf(berth: Berth, id: string): Promise<pg.Client> {
+  const { endpoints } = await show(berth, id)
+  const { port } = endpoints.primary.direct
+  const client = new pg.Client({ host: `${berth.home}/run/${id}`, port, user: 'postgres', database: 'postgres' })
+  // A failed test leaves it open, and the platform then ends it.
+  client.on('error', () => {})
+  await client.connect()
+  return client
+}
+
+export async function backUp(berth: Berth, id: string): Promise<void> {
+  const before = (await completedBackups(berth, id)).length
+  await until(async () => (await berth.call('POST', `/v1/postgres/${id}/backups`, { type: 'full' })).status === 202)
+  await until(async () => (await completedBackups(berth, id)).length > before, 120)
+}
+
+/** Newest first. */
+export async function completedBackups(berth: Berth, id: string) {
+  const { data } = await berth.ok('GET', `/v1/postgres/${id}/backups`)
+  return data.filter(({ status }: { status: string }) => status === 'completed')
+}
+
+export interface Written {
+  decisions: Decided[]
+  all: string[]
+}
+
+/** Writes while `during` runs, then reads the log. */
+export async function writeDuring(
+  berth: Berth,
+  id: string,
+  during: (superuser: pg.Client) => Promise<void>,
+): Promise<Written> {
+  const superuser = await superuserOf(berth, id)
+  try {
+    // Backups make checkpoints, which remove WAL that is to be read afterwards.
+    await superuser.query(`alter system set wal_keep_size = '4GB'`)
+    await superuser.query('select pg_reload_conf()')
+    const { rows } = await superuser.query('select pg_current_wal_insert_lsn() as lsn')
+    const { direct, user, password } = await accessOf(berth, id)
+    const workload = new Workload({ ...direct, user, password, database: 'fly-db' })
+    await workload.prepare()
+    workload.start()
+    try {
+      await during(superuser)
+      await until(async () => (await rowsOf(berth, id)).length > 200, 120)
+    } finally {
+      await workload.stop()
+    }
+    return { decisions: await readDecisions(superuser, rows[0].lsn), all: await rowsOf(berth, id) }
+  } finally {
+    await superuser.end()
+  }
+}
+
+/** Writes the same time with different UTC offsets. */
+export function formatTime(micros: bigint, offsetMinutes = 0): string {
+  const local = micros + BigInt(offsetMinutes) * 60_000_000n
+  const whole = new Date(Number(local / 1000n)).toISOString().slice(0, 19)
+  const fraction = (((local % 1_000_000n) + 1_000_000n) % 1_000_000n).toString().padStart(6, '0')
+  const size = Math.abs(offsetMinutes)
+  const pad = (value: number) => String(value).padStart(2, '0')
+  return `${whole}.${fraction}${offsetMinutes < 0 ? '-' : '+'}${pad(Math.floor(size / 60))}:${pad(size % 60)}`
+}
+
+export function parseMicros(time: string): bigint {
+  const [whole, fraction = ''] = time.replace('Z', '').split('.')
+  return BigInt(Date.parse(`${whole}Z`)) * 1000n + BigInt(fraction.padEnd(6, '0'))
+}
+
+/** A random whole number below the limit. */
+export function random(limit: number): number {
+  return Math.floor(Math.random() * limit)
+}
+
+/** Runs the tasks, three at a time. */
+export async function inTurn(tasks: (() => Promise<void>)[]): Promise<void> {
+  const waiting = [...tasks]
+  const work = async () => {
+    for (let task = waiting.shift(); task; task = waiting.shift()) await task()
+  }
+  await Promise.all([work(), work(), work()])
+}
+
+/** Counts the outcomes of a file, and keeps what must not happen. */
+export class Tally {
+  readonly wrong: string[] = []
+  private readonly counts = new Map<string, number>()
+  private readonly title: string
+
+  constructor(title: string) {
+    this.title = title
+  }
+
+  note(outcome: string): void {
+    this.counts.set(outcome, (this.counts.get(outcome) ?? 0) + 1)
+  }
+
+  noteWrong(outcome: string, what: string): void {
+    this.note(outcome)
+    this.wrong.push(`${outcome}: ${what}`)
+  }
+
+  count(outcome: string): number {
+    return this.counts.get(outcome) ?? 0
+  }
+
+  print(): void {
+    const total = [...this.counts.values()].reduce((sum, count) => sum + count, 0)
+    const parts = [...this.counts].map(([outcome, count]) => `${count} ${outcome}`)
+    console.info(`${this.title}: ${total} targets, ${parts.join(', ')}`)
+  }
+}
+
+/** The rows that are missing or too many; at most a few of them. */
+export function describeDifference(found: string[], expected: string[]): string {
+  const [has, should] = [new Set(found), new Set(expected)]
+  const missing = expected.filter((row) => !has.has(row))
+  const extra = found.filter((row) => !should.has(row))
+  return `${missing.length} rows are missing (${missing.slice(0, 3)}), ${extra.length} are too many (${extra.slice(0, 3)})`
+}
