@@ -227,7 +227,7 @@ describe('scripts/setup.sh', () => {
       symlinkSync(findCommand(tool)!, `${bin}/${tool}`)
     }
     const packaged = ['s6-svscan', 'pgbouncer', 'openssl', 'bwrap', 'nft', 'ip', 'dnsmasq', 'curl', 'ps', 'mkfs.btrfs']
-    const images = ['docker-registry', 'busybox', 'skopeo', 'shellcheck', 'perlcritic']
+    const images = ['docker-registry', 'busybox', 'faketime', 'skopeo', 'shellcheck', 'perlcritic']
     for (const tool of ['npm', 'apt-get', ...packaged, ...images, 'mkfs.xfs', 'mkfs.ext4', 'wrk', 'haproxy']) {
       if (!missing.includes(tool)) writeProgram(`${bin}/${tool}`, `echo "${tool} $*" >>${directory}/calls`)
     }
