@@ -46,7 +46,7 @@ async function prepare(id: string): Promise<void> {
   await ask(await accessOf(berth, id), 'direct', 'alter table number add primary key (n)')
   const written = Date.now()
   await until(async () => Date.parse((await show(id)).recovery_window?.latest ?? 0) > written, 120)
-  await state.query('delete from sample where cluster_id = $1', [id])
+  await state.query('delete from sample using stretch where stretch.id = stretch_id and cluster_id = $1', [id])
 }
 
 async function untilDone(id: string) {
