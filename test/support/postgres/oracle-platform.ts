@@ -34,7 +34,10 @@ export async function restore(berth: Berth, path: string, body: object): Promise
   await until(async () => {
     cluster = await show(berth, id)
     return cluster.status === 'ready' || cluster.status === 'failed'
-  }, 180)
+  }, 180).catch((error: Error) => {
+    const log = berth.output.split('\n').filter((line) => line.includes(id))
+    throw new Error(`${error.message}\n${JSON.stringify(cluster.restore)}\n${log.slice(-20).join('\n')}`)
+  })
   try {
     return cluster.status === 'failed' ? { failed: cluster.failure } : { rows: await rowsOf(berth, id) }
   } finally {
