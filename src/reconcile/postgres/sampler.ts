@@ -45,10 +45,13 @@ interface Watch {
   isReading: boolean
 }
 
-type Watches = Map<string, Watch>
+class Watches extends Map<string, Watch> {
+  /** The last search of WAL. One runs at a time, because after a start all clusters need one. */
+  search: Promise<unknown> = Promise.resolve()
+}
 
 export function startSampler(world: World, lockConfig: Parameters<typeof holdLock>[0]): Sampler {
-  const known: Watches = new Map()
+  const known = new Watches()
   const recorder = archiveRecorder(world)
   const lock = holdLock(lockConfig, 'sampler')
   let stopped = false
@@ -103,7 +106,7 @@ async function sampleOne(
   const { last } = watch.clock
   if (last === undefined || seen.steady.before - last.steady.after > maxPauseMicros) {
     if (cluster.latestAt === null) watch.clock = restartClock(seen)
-    else void resume(world, cluster, watch, seen)
+    else void resume(world, known, cluster, watch, seen)
     return undefined
   }
   const step = findStep(last, seen)
@@ -121,11 +124,19 @@ async function sampleOne(
 }
 
 /** The clock may have been changed while nobody looked: then the times in the WAL since the last sample show it. */
-async function resume(world: World, cluster: ClusterToSample, watch: Watch, seen: Observation): Promise<void> {
+async function resume(
+  world: World,
+  known: Watches,
+  cluster: ClusterToSample,
+  watch: Watch,
+  seen: Observation,
+): Promise<void> {
   watch.isReading = true
   try {
     const latest = cluster.latestAt!
-    const until = await findShownBefore(world, cluster, seen)
+    const search = known.search.then(() => findShownBefore(world, cluster, seen))
+    known.search = search.catch(() => undefined)
+    const until = await search
     const isBack = seen.at < latest
     if (isBack || until !== undefined) {
       const step = isBack ? seen.at - latest : 0n
