@@ -358,6 +358,31 @@ test('a program that closes the connection or sends garbage causes a 502', async
   odd.close()
 })
 
+test.each([
+  ['line feeds alone', 'HTTP/1.1 200 OK\nContent-Type: text/plain\nX-A: 1\n\nhello\n\r\n\r\n'],
+  ['a CGI program behind an HTTP server', 'HTTP/1.1 200 OK\r\nContent-Type: text/plain\nX-A: 1\n\nhello\n\r\n\r\n'],
+  ['a last line with CRLF', 'HTTP/1.1 200 OK\nContent-Type: text/plain\nX-A: 1\r\n\r\nhello\n\r\n\r\n'],
+])('a response whose head has line ends of %s reaches the client', async (_name, answer) => {
+  const program = createTcpServer((socket) => {
+    socket.on('error', () => {})
+    socket.setNoDelay(true)
+    // Byte by byte, so that the end of the head is found wherever it is divided.
+    socket.once('data', async () => {
+      for (const byte of answer) await new Promise((resolve) => socket.write(byte, resolve))
+      socket.end()
+    })
+  })
+  await new Promise<void>((resolve) => program.listen(0, '127.0.0.1', resolve))
+  try {
+    const host = await edge.sandbox({ port: (program.address() as { port: number }).port })
+    const reply = await ask(host, { path: '/' })
+    expect([reply.status, String(reply.body)]).toEqual([200, 'hello\n\r\n\r\n'])
+    expect(reply.headers).toMatchObject({ 'content-type': 'text/plain', 'x-a': '1' })
+  } finally {
+    program.close()
+  }
+})
+
 test('many requests share a connection, also when pipelined', async () => {
   const backend = await edge.backend((request, reply) => reply.end(request.url))
   const host = await edge.sandbox({ port: backend.port })

@@ -200,9 +200,12 @@ export function readHost(authority: string): string | undefined {
   return Number(port) <= 65_535 ? host : undefined
 }
 
-/** `hasBody` is false for responses to HEAD requests. */
+/**
+ * `hasBody` is false for responses to HEAD requests. Lines may end with a line feed alone: servers that pass on the output
+ * of CGI programs, such as httpd of busybox, write them so. They reach the client with the line ends of HTTP.
+ */
 export function readResponseHead(head: string, hasBody: boolean): ResponseHead {
-  const lines = head.split('\r\n')
+  const lines = head.split(/\r?\n/)
   const first = statusLine.exec(lines[0]!)
   if (!first) throw new BadMessage('the status line is malformed', 502)
   const status = Number(first[2])
