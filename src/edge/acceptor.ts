@@ -5,6 +5,7 @@ import type { ConnectionSet } from './connection-set.ts'
 import { ClientConnection } from './http/client.ts'
 import type { HttpContext } from './http/context.ts'
 import { serveHttp2 } from './http/http2-client.ts'
+import { UploadWindows } from './http/upload-windows.ts'
 import { type AppRoute, findPort } from './routing/app.ts'
 import { isExtraPort } from './routing/app-listen.ts'
 import type { AppPort } from './routing/app-port.ts'
@@ -26,6 +27,7 @@ export class Acceptor {
   private readonly tunnelContext: TunnelContext
   private readonly connections: ConnectionSet
   private readonly tls: EdgeTls | undefined
+  private readonly uploads = new UploadWindows()
   private readonly findTlsServer: ((rules: TlsRules) => Server) | undefined
 
   constructor(context: HttpContext, connections: ConnectionSet, tls: EdgeTls | undefined) {
@@ -115,7 +117,7 @@ export class Acceptor {
     else if (socket.alpnProtocol === 'h2') {
       const serve = (connection: Duplex) =>
         void this.serveHttp(connection, peer, this.findOwnAddress(localAddress), serverName)
-      this.connections.addSession(serveHttp2(socket, serve, port?.idleTimeoutMs))
+      this.connections.addSession(serveHttp2(socket, serve, this.uploads, port?.idleTimeoutMs))
     } else this.serveHttp(socket, peer, this.findOwnAddress(localAddress), serverName)
   }
 

@@ -10,8 +10,9 @@ export interface BodyReader {
   trailer: string
 }
 
-export function bodyReader(body: number): BodyReader {
-  if (body === chunked) return new ChunkedReader()
+/** `keepsTrailer` decides which trailer fields are passed on, by their names in lowercase. */
+export function bodyReader(body: number, keepsTrailer: (name: string) => boolean = isResponseTrailer): BodyReader {
+  if (body === chunked) return new ChunkedReader(keepsTrailer)
   return new LengthReader(body === untilClose ? Number.POSITIVE_INFINITY : body)
 }
 
@@ -48,6 +49,11 @@ class ChunkedReader implements BodyReader {
   private left = 0
   private line = ''
   private trailerBytes = 0
+  private readonly keepsTrailer: (name: string) => boolean
+
+  constructor(keepsTrailer: (name: string) => boolean) {
+    this.keepsTrailer = keepsTrailer
+  }
 
   take(piece: Buffer, sink: (bytes: Buffer) => void): number {
     const found: Buffer[] = []
@@ -98,11 +104,13 @@ class ChunkedReader implements BodyReader {
     this.trailerBytes += line.length
     if (this.trailerBytes > maxTrailerBytes) throw new BadMessage('the trailer is too long', 431)
     const [name, lower, value] = readFields([line], 0)
-    // Some receivers merge trailers into the head, so fields with a meaning for framing or security are dropped.
-    if (!/^(?:content-length|transfer-encoding|connection|host|set-cookie|authorization)$/.test(lower!)) {
-      this.trailer += `${name}: ${value}\r\n`
-    }
+    if (this.keepsTrailer(lower!)) this.trailer += `${name}: ${value}\r\n`
   }
+}
+
+/** Some receivers merge trailers into the head, so fields with a meaning for framing or security are dropped. */
+function isResponseTrailer(name: string): boolean {
+  return !/^(?:content-length|transfer-encoding|connection|host|set-cookie|authorization)$/.test(name)
 }
 
 /** Up to this size, copying into one buffer is cheaper than writing several. */

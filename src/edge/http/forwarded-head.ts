@@ -47,6 +47,17 @@ function treatmentOf(name: string): number | undefined {
   return requestFields.get(name) ?? (name.startsWith('x-forwarded-') ? ifTrusted : undefined)
 }
 
+// Fields that say where a request goes, who sends it, or what its body is. Programs that merge trailers into the head would
+// believe them without any check.
+const headOnlyField =
+  /^(?:authorization|cookie|set-cookie|origin|referer|via|expect|range|cache-control|max-forwards|pragma|user-agent|x-real-ip|x-http-method-override|(?:content-(?!digest$|md5$)|if-|accept|access-control-|proxy-|sec-|fly-|x-original-|x-rewrite-).*)$/
+
+/** True for fields that are forwarded after a chunked body. The name is in lowercase. */
+export function isRequestTrailer(name: string): boolean {
+  const dashed = name.replaceAll('_', '-')
+  return treatmentOf(dashed) === undefined && !headOnlyField.test(dashed)
+}
+
 const responseFields = new Set([
   'connection',
   'keep-alive',

@@ -1,11 +1,11 @@
 import type { Duplex } from 'node:stream'
 import type { ByteBudget } from '../types.ts'
 import { type BodyReader, bodyReader, writeBody } from './body.ts'
+import { isRequestTrailer } from './forwarded-head.ts'
 import type { RequestHead } from './message.ts'
 
 /** Larger bodies are not kept for sending again. */
 const maxCopyBytes = 1_048_576
-const lastChunk = '0\r\n\r\n'
 
 /** A copy of what was sent of a request body, within a budget that all requests share. */
 class BodyCopy {
@@ -41,7 +41,7 @@ export class RequestBody {
   private copy: BodyCopy | undefined
 
   constructor({ body }: Pick<RequestHead, 'body'>) {
-    this.reader = bodyReader(body)
+    this.reader = bodyReader(body, isRequestTrailer)
     this.isEmpty = body === 0
     this.isChunked = body < 0
   }
@@ -84,8 +84,7 @@ export class RequestBody {
     return { takenBytes, isBlocked }
   }
 
-  /** Trailers are dropped: fields that arrive after the head have not passed any check. */
   writeEnd(socket: Duplex): void {
-    if (this.isChunked) socket.write(lastChunk, 'latin1')
+    if (this.isChunked) socket.write(`0\r\n${this.reader.trailer}\r\n`, 'latin1')
   }
 }
