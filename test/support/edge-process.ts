@@ -26,7 +26,7 @@ export const web = (internal: number, extra: object = {}) => ({
 })
 
 /** Runs an edge process with two workers on a real state database. Machines are only rows; their programs run in this process. */
-export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
+export function useEdgeProcess(changes: Partial<EdgeSettings> = {}, nodeOptions: string[] = []) {
   const database = useDatabase()
   const directory = mkdtempSync(join(tmpdir(), 'berth-edge-'))
   const opened: Server[] = []
@@ -136,7 +136,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
     await database.db.query(`insert into org (id, slug, name) values ('acme', 'acme', 'acme')`)
     const file = join(directory, 'edge.json')
     writeFileSync(file, JSON.stringify(settings()))
-    edge.process = spawn(process.execPath, [program, file], { stdio: ['ignore', 'pipe', 'pipe'] })
+    edge.process = spawn(process.execPath, [...nodeOptions, program, file], { stdio: ['ignore', 'pipe', 'pipe'] })
     for (const stream of [edge.process.stdout!, edge.process.stderr!]) {
       stream.on('data', (text) => {
         edge.log += text
@@ -153,7 +153,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}) {
   })
 
   afterAll(async () => {
-    if (edge.process?.exitCode === null) {
+    if (edge.process?.exitCode === null && edge.process.signalCode === null) {
       edge.process.kill('SIGTERM')
       await once(edge.process, 'exit')
     }

@@ -54,6 +54,8 @@ class EdgeProcess {
     const fresh: Generation = new Set()
     this.pools = createBlockList(listPools(settings))
     this.newest = fresh
+    // After a restart of this process, clients wait for the first workers instead of being refused.
+    if (this.workers.size === 0) await this.listen(settings)
     await Promise.all(Array.from({ length: settings.workers }, (_, index) => this.startWorker(fresh, index)))
     const old = this.current
     this.current = fresh
@@ -98,7 +100,8 @@ class EdgeProcess {
       worker.send({ asked: report.ask, granted: this.permits.acquire(worker, report.key, report.limit) })
     } else if ('release' in report) {
       this.notifyFreed(report.release, this.permits.release(worker, report.release))
-    } else if ('bind' in report) this.bindDatagrams(worker, report.bind)
+    } else if ('failed' in report) this.replaceWorker(worker, generation)
+    else if ('bind' in report) this.bindDatagrams(worker, report.bind)
     else if ('listen' in report) {
       worker.listens = report.listen
       if (!this.isStopping && generation === this.newest) this.updateListeners()
@@ -106,6 +109,16 @@ class EdgeProcess {
       worker.isReady = true
       if (generation === this.current) this.handover.flush()
     }
+  }
+
+  /** The worker gets no more connections; those that it has may finish. */
+  private replaceWorker(worker: WorkerProcess, generation: Generation): void {
+    if (this.isStopping || !generation.delete(worker)) return
+    this.log.error({ worker: worker.pid }, 'replacing a worker after an unhandled error')
+    setTimeout(() => {
+      if (generation === this.newest && !this.isStopping) this.startWorker(generation, worker.index)
+    }, this.restartDelayMs(worker))
+    worker.drain(replaceTimeoutMs)
   }
 
   private notifyFreed(key: string, workers: WorkerProcess[]): void {
@@ -126,17 +139,21 @@ class EdgeProcess {
 
   private onExit(worker: WorkerProcess, generation: Generation, how: string): void {
     this.workers.delete(worker)
-    generation.delete(worker)
+    const isReplaced = !generation.delete(worker)
     for (const [key, refused] of this.permits.releaseAll(worker)) this.notifyFreed(key, refused)
     if (this.isStopping && this.workers.size === 0) process.exit(0)
     if (this.isStopping) return
     for (const socket of worker.listUnconfirmed()) this.handover.hand(socket)
-    if (generation !== this.current) return
+    if (generation !== this.current || isReplaced) return
     this.log.error({ worker: worker.pid, how }, 'worker exited; restarting it')
-    this.quickExits = Date.now() - worker.startedAt < quickExitMs ? this.quickExits + 1 : 0
     setTimeout(() => {
       if (generation === this.current && !this.isStopping) this.startWorker(generation, worker.index)
-    }, restartDelayMs(this.quickExits))
+    }, this.restartDelayMs(worker))
+  }
+
+  private restartDelayMs({ startedAt }: WorkerProcess): number {
+    this.quickExits = Date.now() - startedAt < quickExitMs ? this.quickExits + 1 : 0
+    return this.quickExits === 0 ? 0 : Math.min(50 * 2 ** this.quickExits, maxRestartDelayMs)
   }
 
   stop(): void {
@@ -150,10 +167,6 @@ class EdgeProcess {
   logReplaceError(err: unknown): void {
     this.log.error({ err }, 'replacing the workers failed; keeping the old settings')
   }
-}
-
-function restartDelayMs(quickExits: number): number {
-  return quickExits === 0 ? 0 : Math.min(50 * 2 ** quickExits, maxRestartDelayMs)
 }
 
 function listPools({ pools, names }: EdgeSettings): string[] {

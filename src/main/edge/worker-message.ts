@@ -18,6 +18,8 @@ export type WorkerCommand =
 export type WorkerReport =
   /** The worker accepts connections. */
   | { ready: true }
+  /** An error was not handled, so another worker should replace this one. */
+  | { failed: true }
   /** The worker has received this connection. */
   | { taken: number }
   /** The TCP sockets that apps need, as `address port`. */

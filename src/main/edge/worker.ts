@@ -33,6 +33,8 @@ import type { WorkerCommand } from './worker-message.ts'
 
 // A worker that has not loaded the routes by then reports ready all the same, and answers requests with 503.
 const routesTimeoutMs = 2_000
+/** Requests may take this long to finish when the edge process was killed and a new one has new workers. */
+const orphanTimeoutMs = 10_000
 /** Memory for request bodies that may have to be sent again. */
 const maxResendBytes = 128 * 1_048_576
 /** Further responses are sent uncompressed. */
@@ -54,6 +56,11 @@ interface WorkerParts {
 async function runWorker(file: string, index: number): Promise<void> {
   const settings = readEdgeSettings(file)
   const log = openEdgeLog(settings)
+  process.on('uncaughtException', (err) => {
+    // The error may concern one request only; those of others finish here while another worker starts.
+    log.error({ err }, 'unhandled error; another worker takes over')
+    reportToParent({ failed: true })
+  })
   const names = await openNameServer(settings, log)
   const certificate = readCertificate(settings)
   dropPrivileges(settings)
@@ -198,13 +205,18 @@ function startIdleMachineStop({ settings, share, log, db, balancer }: WorkerPart
   })
 }
 
-/** Handles the commands of the parent. A worker without its parent gets no connections, so it exits. */
+/** Handles the commands of the parent. A worker without its parent gets no connections, so it finishes its requests. */
 function followParent(
   { names, permits, sockets, balancer }: WorkerParts,
   server: EdgeServer,
   datagrams: DatagramProxy,
 ): void {
-  process.once('disconnect', () => process.exit(1))
+  const drain = (timeoutMs: number) => {
+    names?.close()
+    datagrams.close()
+    server.drain(timeoutMs).then(() => process.exit(0))
+  }
+  process.once('disconnect', () => drain(orphanTimeoutMs))
   process.on('message', (command: WorkerCommand, handle?: Socket | UdpSocket) => {
     if ('connection' in command) {
       reportToParent({ taken: command.connection })
@@ -212,11 +224,7 @@ function followParent(
     } else if ('bound' in command) sockets.onReply(command.bound, handle as UdpSocket | undefined)
     else if ('asked' in command) permits.onReply(command.asked, command.granted)
     else if ('freed' in command) balancer.permitFreed(command.freed)
-    else {
-      names?.close()
-      datagrams.close()
-      server.drain(command.drainMillis).then(() => process.exit(0))
-    }
+    else drain(command.drainMillis)
   })
 }
 

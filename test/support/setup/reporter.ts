@@ -1,12 +1,22 @@
 import { writeFileSync } from 'node:fs'
 import { relative } from 'node:path'
-import type { Reporter, TestModule } from 'vitest/node'
+import type { Reporter, TestCase, TestModule } from 'vitest/node'
 
 const shownFiles = 8
 const keptSeconds = 5
 
-/** Prints at the end which tests this host could not run and which files took the most time. */
+/**
+ * Prints a failure when it happens, so that a run that is stopped shows it too. At the end it prints which tests failed,
+ * which this host could not run, and which files took the most time.
+ */
 export class SummaryReporter implements Reporter {
+  onTestCaseResult(test: TestCase): void {
+    const { state, errors } = test.result()
+    if (state !== 'failed') return
+    const texts = errors?.flatMap(({ message, stack, diff }) => [stack ?? message, diff ?? '']) ?? []
+    print(`\n Failed: ${pathOf(test.module)} > ${test.fullName}`, texts)
+  }
+
   onTestRunEnd(modules: readonly TestModule[]): void {
     const skipped = modules.flatMap((module) =>
       [...module.children.allTests('skipped')].map((test) => `${pathOf(module)} > ${test.fullName}`),
@@ -22,7 +32,18 @@ export class SummaryReporter implements Reporter {
       )
     }
     if (process.env.BERTH_WRITE_DURATIONS) writeDurations(durations)
+    const failed = modules.flatMap(listFailures)
+    if (failed.length > 0) print(`\n Failed (${failed.length}):`, failed)
   }
+}
+
+/** Each failed test with the first line of its error, and files whose set-up failed. */
+function listFailures(module: TestModule): string[] {
+  const tests = [...module.children.allTests('failed')].map((test) => {
+    const [reason = ''] = test.result().errors?.[0]?.message.split('\n') ?? []
+    return `${pathOf(module)} > ${test.fullName}: ${reason}`
+  })
+  return [...tests, ...module.errors().map(({ message }) => `${pathOf(module)}: ${message}`)]
 }
 
 function writeDurations(durations: { path: string; seconds: number }[]): void {
