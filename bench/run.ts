@@ -1,6 +1,7 @@
 import { machines } from './app-machine.ts'
 import { edges } from './edge.ts'
 import { edgeApps } from './edge-app.ts'
+import { edgeUploads } from './edge-upload.ts'
 import { foundation } from './foundation.ts'
 import { type Outcome, runGroups, verdictOf } from './framework.ts'
 import { images } from './image.ts'
@@ -19,6 +20,7 @@ const groups = [
   ...pools,
   ...edges,
   ...edgeApps,
+  ...edgeUploads,
   ...sandbox,
   ...images,
   ...machines,
