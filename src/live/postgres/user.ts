@@ -1,5 +1,6 @@
 import { badRequest, conflict, notFound } from '../../model/errors.ts'
 import { keyedQueue } from '../../model/keyed-queue.ts'
+import type { Cluster } from '../../model/postgres/cluster.ts'
 import { checkName } from '../../model/postgres/name.ts'
 import {
   type ClusterUser,
@@ -12,8 +13,11 @@ import { seal, unseal } from '../../model/seal.ts'
 import {
   deleteStoredUser,
   findStoredUser,
-  insertUser,
+  isBeingDeleted,
+  listDeletions,
+  putDeletion,
   putNextPassword,
+  setStoredPassword,
   setStoredRole,
   settleNextPassword,
 } from '../../store/postgres/user.ts'
@@ -29,23 +33,27 @@ export interface UserCredentials {
 export async function listClusterUsers(ctx: LiveContext, clusterId: string): Promise<ClusterUser[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
   const users = await withDeadline(ctx.postgres.users.list(cluster.id), 'the cluster')
-  return users.map(({ name, role }) => ({ username: name, role }))
+  const deleting = await listDeletions(ctx.db, cluster.id)
+  return users.filter(({ name }) => !deleting.includes(name)).map(({ name, role }) => ({ username: name, role }))
 }
 
-/** Stores the password first: after a crash the user can be created again, and never exists without a known password. */
+/**
+ * Stores the password first, so that the user never exists without a known one. It is always a new one: what is stored
+ * already may belong to a user of this name that was dropped in SQL.
+ */
 export async function createClusterUser(ctx: LiveContext, clusterId: string, input: CreateUser): Promise<ClusterUser> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(input.username)
   const { username, role } = input
   return serialize(cluster.id, username, async () => {
+    await finishDeletion(ctx, cluster, username)
     if (await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')) throw userExists(username)
     checkName(username)
-    const fresh = seal(ctx.encryptionKey, Buffer.from(newPassword()))
-    await insertUser(ctx.db, cluster.id, { username, role, password: fresh })
-    // An earlier attempt or another process may have stored a password already; that one is used.
-    const { password } = await getCredentials(ctx, cluster.id, username)
+    const password = newPassword()
+    const user = { username, role, password: seal(ctx.encryptionKey, Buffer.from(password)) }
+    await putNextPassword(ctx.db, cluster.id, user)
     await withDeadline(ctx.postgres.users.create(cluster.id, { name: username, role, password }), 'the cluster')
-    await setStoredRole(ctx.db, cluster.id, username, role)
+    await setStoredPassword(ctx.db, cluster.id, user)
     return { username, role }
   })
 }
@@ -59,6 +67,7 @@ export async function changeUserRole(
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(username)
   await serialize(cluster.id, username, async () => {
+    await requireKept(ctx, cluster, username)
     const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
     // The stored role is written last, so it differs after a change that was interrupted.
     const stored = await findStoredUser(ctx.db, cluster.id, username)
@@ -72,10 +81,28 @@ export async function deleteClusterUser(ctx: LiveContext, clusterId: string, use
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(username)
   await serialize(cluster.id, username, async () => {
-    await withDeadline(ctx.postgres.users.drop(cluster.id, username), 'the cluster')
-    await deleteStoredUser(ctx.db, cluster.id, username)
-    await endPooledSessions(ctx, cluster, { user: username })
+    if (await finishDeletion(ctx, cluster, username)) return
+    const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
+    if (!user) {
+      await deleteStoredUser(ctx.db, cluster.id, username)
+      throw userNotFound()
+    }
+    await putDeletion(ctx.db, cluster.id, { username, role: user.role })
+    await finishDeletion(ctx, cluster, username)
   })
+}
+
+/** Returns false unless a deletion of the user has begun. If this fails, the background loop repeats it. */
+async function finishDeletion(ctx: LiveContext, cluster: Cluster, username: string): Promise<boolean> {
+  if (!(await isBeingDeleted(ctx.db, cluster.id, username))) return false
+  await withDeadline(ctx.postgres.users.drop(cluster.id, username), 'the cluster')
+  await endPooledSessions(ctx, cluster, { user: username })
+  await deleteStoredUser(ctx.db, cluster.id, username)
+  return true
+}
+
+async function requireKept(ctx: LiveContext, cluster: Cluster, username: string): Promise<void> {
+  if (await isBeingDeleted(ctx.db, cluster.id, username)) throw userNotFound()
 }
 
 export async function getCredentials(ctx: LiveContext, clusterId: string, username: string): Promise<UserCredentials> {
@@ -106,6 +133,7 @@ export async function rotatePassword(
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(username)
   return serialize(cluster.id, username, async () => {
+    await requireKept(ctx, cluster, username)
     const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
     if (!user) throw userNotFound()
     // Done before the change as well: if the pooler fails after it, the caller would not get the new password.

@@ -15,7 +15,7 @@ import { keepArchive } from './archive.ts'
 import { keepDescribed } from './describe.ts'
 import { probeEndpoints, startPooler } from './endpoint.ts'
 import { explainDown, findDiskProblem, findLostData } from './file.ts'
-import { settlePasswords } from './password.ts'
+import { finishUserDeletions, settlePasswords } from './password.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
 import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
@@ -54,6 +54,7 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   const process = await findProcessProblem(cluster, world)
   if (process) return wait(unhealthyCheckSeconds, process.reason, (tx) => setHealth(tx, cluster.id, process))
   const disk = await findDiskProblem(world)
+  const deletion = await errorOf(() => finishUserDeletions(cluster, world))
   await settlePasswords(cluster, world)
   const archive = await keepArchive(cluster, world)
   if (archive) {
@@ -63,8 +64,9 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   }
   if (disk) return wait(unhealthyCheckSeconds, disk.reason, (tx) => setHealth(tx, cluster.id, disk))
   if (isDue) return startBackup(cluster)
-  if (description) {
-    return wait(unhealthyCheckSeconds, description, (tx) => setHealth(tx, cluster.id, degraded(description)))
+  const unfinished = description || deletion
+  if (unfinished) {
+    return wait(unhealthyCheckSeconds, unfinished, (tx) => setHealth(tx, cluster.id, degraded(unfinished)))
   }
   const scrub = await keepScrubbed(cluster, world)
   if (scrub) return scrub

@@ -5,6 +5,8 @@ import {
   deleteStoredUser,
   dropNextPassword,
   insertUser,
+  isBeingDeleted,
+  listInterruptedDeletions,
   listNextPasswords,
   listStoredUsers,
   settleNextPassword,
@@ -26,6 +28,18 @@ export async function settlePasswords(cluster: Cluster, { db, postgres, encrypti
     const password = unseal(encryptionKey, next.password).toString()
     const isInEffect = await postgres.users.hasPassword(cluster.id, next.username, password)
     await (isInEffect ? settleNextPassword : dropNextPassword)(db, cluster.id, next)
+  }
+}
+
+/** Finishes deletions of users that were interrupted. */
+export async function finishUserDeletions(cluster: Cluster, { db, postgres, pooler, hosting }: World): Promise<void> {
+  for (const username of await listInterruptedDeletions(db, cluster.id)) {
+    // A request may have finished it and created a new user of this name since the list was read.
+    if (!(await isBeingDeleted(db, cluster.id, username))) continue
+    await postgres.users.drop(cluster.id, username)
+    const address = { listen: hosting.listen, port: cluster.poolerPort! }
+    await pooler.endSessions(cluster.id, address, { user: username })
+    await deleteStoredUser(db, cluster.id, username)
   }
 }
 

@@ -18,7 +18,7 @@ export async function insertUser(db: Query, clusterId: string, user: StoredUser)
 
 export async function listStoredUsers(db: Query, clusterId: string): Promise<StoredUser[]> {
   const { rows } = await db.query<StoredUser>(
-    'select username, role, password from cluster_user where cluster_id = $1 order by username',
+    `select username, role, password from cluster_user where cluster_id = $1 and deleting_at is null order by username`,
     [clusterId],
   )
   return rows
@@ -26,7 +26,8 @@ export async function listStoredUsers(db: Query, clusterId: string): Promise<Sto
 
 export async function findStoredUser(db: Query, clusterId: string, username: string): Promise<StoredUser | undefined> {
   const { rows } = await db.query<StoredUser>(
-    'select username, role, password from cluster_user where cluster_id = $1 and username = $2',
+    `select username, role, password from cluster_user
+     where cluster_id = $1 and username = $2 and deleting_at is null`,
     [clusterId, username],
   )
   return rows[0]
@@ -38,6 +39,15 @@ export async function setStoredRole(db: Query, clusterId: string, username: stri
     username,
     role,
   ])
+}
+
+/** Makes the password the current one of a user that was just created with it. */
+export async function setStoredPassword(db: Query, clusterId: string, user: StoredUser): Promise<void> {
+  await db.query(
+    `update cluster_user set role = $3, password = $4, next_password = null, next_password_at = null
+     where cluster_id = $1 and username = $2 and deleting_at is null`,
+    [clusterId, user.username, user.role, user.password],
+  )
 }
 
 /** Stores the new password beside the current one until the cluster has accepted it. */
@@ -73,17 +83,51 @@ export async function dropNextPassword(db: Query, clusterId: string, { username,
   await db.query(`update cluster_user set next_password = null, next_password_at = null where ${chosen}`, values)
 }
 
-// Above the 10 s after which a password change times out.
+// Above the 10 s after which a change of a user times out.
 const changeTimeoutSeconds = 15
 
 /** Interrupted password changes. */
 export async function listNextPasswords(db: Query, clusterId: string): Promise<Password[]> {
   const { rows } = await db.query<Password>(
     `select username, next_password as password from cluster_user
-     where cluster_id = $1 and next_password_at < now() - make_interval(secs => $2) order by username`,
+     where cluster_id = $1 and next_password_at < now() - make_interval(secs => $2) and deleting_at is null
+     order by username`,
     [clusterId, changeTimeoutSeconds],
   )
   return rows
+}
+
+/** Called before the user is dropped. From now on its password is unknown, and the deletion will be finished. */
+export async function putDeletion(db: Query, clusterId: string, { username, role }: ClusterUser): Promise<void> {
+  await db.query(
+    `insert into cluster_user (cluster_id, username, role, password, deleting_at) values ($1, $2, $3, '', now())
+     on conflict (cluster_id, username) do update
+       set password = '', next_password = null, next_password_at = null, deleting_at = now()`,
+    [clusterId, username, role],
+  )
+}
+
+export async function isBeingDeleted(db: Query, clusterId: string, username: string): Promise<boolean> {
+  const { rowCount } = await db.query(
+    'select from cluster_user where cluster_id = $1 and username = $2 and deleting_at is not null',
+    [clusterId, username],
+  )
+  return rowCount === 1
+}
+
+/** The users that are being deleted. */
+export async function listDeletions(db: Query, clusterId: string, minAgeSeconds = 0): Promise<string[]> {
+  const { rows } = await db.query<{ username: string }>(
+    `select username from cluster_user
+     where cluster_id = $1 and deleting_at <= now() - make_interval(secs => $2) order by username`,
+    [clusterId, minAgeSeconds],
+  )
+  return rows.map(({ username }) => username)
+}
+
+/** Deletions that were interrupted. */
+export function listInterruptedDeletions(db: Query, clusterId: string): Promise<string[]> {
+  return listDeletions(db, clusterId, changeTimeoutSeconds)
 }
 
 export async function deleteStoredUser(db: Query, clusterId: string, username: string): Promise<void> {

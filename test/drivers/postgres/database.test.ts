@@ -69,6 +69,29 @@ describe.each(['16', '17'] as const)('PostgreSQL %s', (major) => {
     await bench.postgres.databases.drop(cluster.id, name)
   })
 
+  test('a user is dropped or changed while somebody drops a database in which the user owns a table', async () => {
+    for (let round = 0; round < 6; round++) {
+      const name = `leaving ${round}`
+      await bench.addUser(cluster, name, 'schema_admin')
+      await admin('create database shared')
+      await bench.postgres.query(
+        cluster.id,
+        'shared',
+        `create table public.t (id int); alter table public.t owner to "${name}"`,
+      )
+      const change =
+        round % 2 === 0
+          ? bench.postgres.users.drop(cluster.id, name)
+          : bench.postgres.users.setRole(cluster.id, { name, role: 'reader' })
+      await Promise.all([change, bench.postgres.databases.drop(cluster.id, 'shared')])
+      const user = await bench.postgres.users.find(cluster.id, name)
+      expect(user?.role).toBe(round % 2 === 0 ? undefined : 'reader')
+      await bench.postgres.users.drop(cluster.id, name)
+      await bench.postgres.users.drop(cluster.id, name)
+      expect(await bench.postgres.databases.list(cluster.id)).toEqual(['fly-db'])
+    }
+  })
+
   test('renames a database whose name is not UTF-8, so that it can be dropped', async () => {
     const locale = major === '17' ? 'locale_provider libc' : ''
     await admin(`create database ascii template template0 encoding 'SQL_ASCII' locale 'C' ${locale}`)

@@ -17,6 +17,9 @@ import { FakeCalls } from './calls.ts'
 export class FakePostgres extends FakeCalls {
   readonly clusters = new Map<string, { process: ClusterProcess; password: boolean }>()
   readonly verifiers = new Map<string, string>()
+  /** The users of all clusters, and the verifiers with which they were created. */
+  readonly users = new Map([['fly-user', 'schema_admin']])
+  readonly createdVerifiers = new Map<string, string>()
   readonly poolers = new Set<string>()
   readonly slots = new Map<string, string>()
   readonly receivers = new Set<string>()
@@ -119,12 +122,19 @@ export class FakePostgres extends FakeCalls {
   }
 
   get postgres(): PostgresDriver {
-    const query = (async (id: string, _database: string, text: string) => {
+    const query = (async (id: string, _database: string, text: string, values?: unknown[]) => {
       const verifier = /ALTER ROLE .* PASSWORD '(.*)'/.exec(text)?.[1]
       if (verifier) {
         this.clusters.get(id)!.password = true
         this.verifiers.set(id, verifier)
       }
+      const [, created, initial] = /CREATE ROLE "(.*)" LOGIN PASSWORD '(.*?)'/.exec(text) ?? []
+      if (created !== undefined) {
+        this.users.set(created, /GRANT (\w+) TO/.exec(text)![1]!)
+        this.createdVerifiers.set(created, initial!)
+      }
+      const dropped = /DROP ROLE "(.*)"/.exec(text)?.[1]
+      if (dropped !== undefined) this.users.delete(dropped)
       if (/server_version/.test(text)) return this.called([{ server_version: this.versions.get(id) }])
       if (/alter system set/.test(text)) this.readOnly = 'on'
       if (/alter system reset/.test(text)) this.readOnly = 'off'
@@ -137,9 +147,12 @@ export class FakePostgres extends FakeCalls {
       if (/pg_walfile_name/.test(text)) return this.called([{ file: '000000010000000000000003' }])
       if (/clock_timestamp/.test(text)) return this.called([{ lsn: '0/3000100', at: new Date().toISOString() }])
       if (/pg_current_wal_insert_lsn/.test(text)) return this.called([{ lsn: '0/3000000', active: 0 }])
-      if (/rolpassword as verifier/.test(text)) return this.called([{ verifier: this.verifiers.get(id) }])
+      if (/rolpassword as verifier/.test(text)) {
+        const verifier = this.createdVerifiers.get(values![0] as string) ?? this.verifiers.get(id)
+        return this.called([{ verifier }])
+      }
       if (/from pg_authid/.test(text)) return this.called([])
-      return this.called([{ name: 'fly-user', role: 'schema_admin' }])
+      return this.called([...this.users].map(([name, role]) => ({ name, role })))
     }) as unknown as PostgresDriver['query']
     const client = { query, closeConnections: () => this.called(undefined) }
     return {

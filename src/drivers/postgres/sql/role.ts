@@ -13,6 +13,8 @@ import { isVerifierOf, scramVerifier } from './scram.ts'
 const platformRoles: readonly string[] = [superuser, poolerUser, importRole, ...userRoles]
 // Longer than the lock timeout of a session, so the change has succeeded or failed by then.
 const changeTimeoutSeconds = 6
+// PostgreSQL ends the sessions of a database first, and removes its directory before the database disappears.
+const dropTimeoutSeconds = 2
 // A session keeps its rights until its backend has exited.
 const terminateTimeoutMs = 5000
 
@@ -104,8 +106,10 @@ async function hasPassword(client: SqlClient, id: string, name: string, password
   return isVerifierOf(rows[0]?.verifier ?? '', password)
 }
 
+/** A user that does not exist is no error, so that an interrupted deletion can be repeated. */
 async function dropUser(client: SqlClient, id: string, name: string): Promise<void> {
-  await getUser(client, id, name)
+  if (isReservedUser(name)) throw reservedName(name)
+  if (!(await findUser(client, id, name))) return
   // This comes first, so that no new session starts before the role is dropped, even if a crash delays that.
   await changeAndEndSessions(client, id, name, `ALTER ROLE ${quoteIdentifier(name)} NOLOGIN`)
   await reassignOwned(client, id, name)
@@ -162,6 +166,28 @@ async function endSessions(client: SqlClient, id: string, name: string): Promise
 
 /** Gives what a user owns to the admins and revokes what was granted to the user by name, in every database. */
 async function reassignOwned(client: SqlClient, id: string, name: string): Promise<void> {
+  const user = quoteIdentifier(name)
+  const change = `REASSIGN OWNED BY ${user} TO schema_admin; DROP OWNED BY ${user}`
+  for (const database of await listDependentDatabases(client, id, name)) {
+    let failure: unknown
+    const attempt = async () => {
+      try {
+        await client.query(id, database, change)
+        return true
+      } catch (error) {
+        failure = error
+        return !(await listDependentDatabases(client, id, name)).includes(database)
+      }
+    }
+    // Somebody may be dropping the database, with everything that the user owns in it.
+    if (!(await waitUntil(attempt, dropTimeoutSeconds))) throw failure
+  }
+  // This covers shared objects, such as databases.
+  await client.query(id, superuser, `REASSIGN OWNED BY ${user} TO schema_admin`)
+}
+
+/** The databases in which the user owns objects or has rights. */
+async function listDependentDatabases(client: SqlClient, id: string, name: string): Promise<string[]> {
   const databases = await client.query<{ name: string }>(
     id,
     superuser,
@@ -169,10 +195,5 @@ async function reassignOwned(client: SqlClient, id: string, name: string): Promi
      where refclassid = 'pg_authid'::regclass and refobjid = (select oid from pg_authid where rolname = $1)`,
     [name],
   )
-  const user = quoteIdentifier(name)
-  for (const database of databases) {
-    await client.query(id, database.name, `REASSIGN OWNED BY ${user} TO schema_admin; DROP OWNED BY ${user}`)
-  }
-  // This covers shared objects, such as databases.
-  await client.query(id, superuser, `REASSIGN OWNED BY ${user} TO schema_admin`)
+  return databases.map((database) => database.name)
 }
