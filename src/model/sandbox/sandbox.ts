@@ -38,6 +38,8 @@ export interface Sandbox {
   /** The size of its writable layers; null before the first measurement. */
   usedBytes: number | null
   measuredAt: Micros | null
+  /** Why its box does not start; null while it does. */
+  problem: string | null
   /** Whether a restart is in progress, during which requests wait. */
   isHeld: boolean
   createdAt: Micros
