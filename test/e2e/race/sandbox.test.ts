@@ -22,6 +22,9 @@ const send = (method: string, path: string, body?: object | string) => platform.
 const rules = [{ domain: 'example.com', action: 'allow' }]
 const file = `${box}/fs/write?path=/home/sprite/file&workingDir=/`
 
+/** While it ends, the box is neither up nor down. */
+const slow = { cmd: 'sh', args: ['-c', `trap 'sleep 0.3; exit 0' TERM; while :; do sleep 0.02; done`] }
+
 const operations: Operation[] = [
   { name: 'create', run: () => send('POST', '/v1/sandboxes', { name: 'box' }) },
   { name: 'get', run: () => send('GET', box) },
@@ -73,6 +76,7 @@ async function prepare(): Promise<void> {
   await send('PUT', box, { url_settings: { auth: 'sprite' }, environment: {} })
   await send('POST', `${box}/policy/network`, { rules: [] })
   await send('PUT', file, 'before')
+  await send('PUT', `${box}/services/slow?duration=1ms`, slow)
   const checkpoints: { id: string }[] = JSON.parse((await send('GET', `${box}/checkpoints`)).text)
   if (!checkpoints.some(({ id }) => id === 'v1')) await send('POST', `${box}/checkpoint`, {})
 }
