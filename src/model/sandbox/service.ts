@@ -28,6 +28,9 @@ export interface Service extends ServiceDefinition {
 
 export const serviceNamePattern = /^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$/
 
+/** What a caller reads when a service cannot start because of it. */
+export const diskFullProblem = 'there is no space left on the disk of the sandbox'
+
 /** Its path would collide with that of the signal operation. */
 const reservedName = 'signal'
 

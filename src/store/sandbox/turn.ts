@@ -2,7 +2,7 @@
 import { isDiskFull } from '../../model/disk-full.ts'
 import { describeError, unavailable } from '../../model/errors.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
-import type { Service } from '../../model/sandbox/service.ts'
+import { diskFullProblem, type Service } from '../../model/sandbox/service.ts'
 import type { Db } from '../db.ts'
 import type { Turns } from '../turn.ts'
 import { loadSandbox } from './sandbox.ts'
@@ -80,7 +80,7 @@ export async function inServiceTurn(
 /** Errors of files name paths of the host, which are of no use to a tenant. */
 function problemOf(error: unknown): string {
   const text = describeError(error)
-  if (isDiskFull(text)) return 'there is no space left on the disk of the sandbox'
+  if (isDiskFull(text)) return diskFullProblem
   return text.includes('/') ? 'its files could not be written' : text
 }
 
