@@ -24,8 +24,9 @@ demo: ## play a restore session in one minute
 	@scripts/setup.sh run
 	@exec scripts/demo.sh
 
-soak: ## a thousand restores per major version, with clock steps and damaged files, compared with the log
+soak: ## a thousand restores per major version, compared with the log; every pair of operations twenty times at once
 	@scripts/setup.sh test
+	@BERTH_SOAK_ROUNDS=20 npm test --silent -- --no-file-parallelism test/e2e/race
 	@BERTH_SOAK_TARGETS=1000 BERTH_SOAK_SECONDS=60 npm test --silent -- --no-file-parallelism test/e2e/postgres/oracle
 
 bench: ## run the benchmarks

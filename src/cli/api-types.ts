@@ -588,6 +588,7 @@ export interface Sandbox {
   organization: string
   org_slug: string
   status: 'cold' | 'warm' | 'running'
+  problem?: string
   url: string
   url_settings: {
     auth: string

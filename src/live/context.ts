@@ -12,6 +12,7 @@ import type { PlatformSettings } from '../model/settings.ts'
 import type { MachineFeed } from '../store/app/machine-feed.ts'
 import type { Db } from '../store/db.ts'
 import type { SandboxFeed } from '../store/sandbox/feed.ts'
+import type { Turns } from '../store/turn.ts'
 import type { OpenConnections } from './connection.ts'
 import type { AdoptionRun } from './postgres/adopt-run.ts'
 import type { ExecSessions } from './sandbox/exec-sessions.ts'
@@ -19,6 +20,8 @@ import type { ExecSessions } from './sandbox/exec-sessions.ts'
 /** The caller, and everything that request handlers need which ask drivers. No transaction is open. */
 export interface LiveContext {
   db: Db
+  /** Serializes what changes the same thing of the host. */
+  turns: Turns
   area: 'platform' | 'sandbox'
   tokenHash: Buffer
   settings: PlatformSettings

@@ -40,6 +40,7 @@ import { startChecker } from '../reconcile/app/machine-check.ts'
 import { watchMachines } from '../reconcile/app/machine-watch.ts'
 import { startEdgeRequests } from '../reconcile/edge-request.ts'
 import { startSampler } from '../reconcile/postgres/sampler.ts'
+import { startStrayRemoval } from '../reconcile/sandbox/stray.ts'
 import { type StateBackup, startStateBackup } from '../reconcile/state-backup.ts'
 import type { World } from '../reconcile/step.ts'
 import { startWorker, type Worker } from '../reconcile/worker.ts'
@@ -49,6 +50,7 @@ import { type Database, openDatabase } from '../store/db.ts'
 import { edgeRequestChannel } from '../store/edge-request.ts'
 import { listen } from '../store/listen.ts'
 import { migrate } from '../store/migrate.ts'
+import { type OpenTurns, openTurns, type Turns } from '../store/turn.ts'
 import { workChannel } from '../store/work.ts'
 import type { Config } from './config.ts'
 import { watchTree } from './tree.ts'
@@ -62,6 +64,8 @@ export interface ControlPlane {
   db: Database
   /** A separate pool for background work, so that its slow commits do not keep requests waiting for a connection. */
   workDb: Database
+  /** Of this process; other workers wait for them. */
+  turns: OpenTurns
   world: World
   log: Logger
 }
@@ -84,11 +88,21 @@ export async function openControlPlane(config: Config): Promise<ControlPlane> {
   if (migrations.length > 0) log.info({ migrations }, 'migrated the state database')
   await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText), config.quotas)
   const workDb = openDatabase(databaseConfig)
-  const world = openWorld(config, home, supervisor, workDb, log)
-  return { config, home, supervisor, databaseConfig, db, workDb, world, log }
+  const turns = openTurns(databaseConfig)
+  const world = openWorld({ config, home, supervisor, db: workDb, turns, log })
+  return { config, home, supervisor, databaseConfig, db, workDb, turns, world, log }
 }
 
-function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Database, log: Logger): World {
+interface WorldParts {
+  config: Config
+  home: Home
+  supervisor: Supervisor
+  db: Database
+  turns: Turns
+  log: Logger
+}
+
+function openWorld({ config, home, supervisor, db, turns, log }: WorldParts): World {
   const postgres = postgresDriver({ home, supervisor })
   const repository = directoryRepository(config.repository)
   const jobs = jobDriver(supervisor)
@@ -98,6 +112,7 @@ function openWorld(config: Config, home: Home, supervisor: Supervisor, db: Datab
   const boxes = withSubvolumes(boxDriver({ home, supervisor, cgroups, images }), home)
   return {
     db,
+    turns,
     encryptionKey: readOrCreateKey(home),
     hosting: localHosting({
       home,
@@ -150,8 +165,8 @@ function outboundPolicy({ outboundAllow, outboundDns }: Config, log: Logger, tar
 }
 
 /** Releases the resources of this process; the supervision tree and the state database keep running. */
-export async function closeControlPlane({ home, db, workDb }: ControlPlane): Promise<void> {
-  await Promise.all([db.close(), workDb.close()])
+export async function closeControlPlane({ home, db, workDb, turns }: ControlPlane): Promise<void> {
+  await Promise.all([db.close(), workDb.close(), turns.close()])
   unregisterControlProcess(home)
 }
 
@@ -211,6 +226,7 @@ export function startLoop(
   const certificates = watchCertificates(world, (err) =>
     log.warn({ err }, 'certificate renewal failed; retrying later'),
   )
+  const strays = startStrayRemoval(world, (err) => log.warn({ err }, 'removal of a stray box failed; retrying later'))
   const edgeRequests = startEdgeRequests({
     db: world.db,
     listen: (onRequest) => listen(databaseConfig, edgeRequestChannel, onRequest),
@@ -232,7 +248,7 @@ export function startLoop(
   })
   return {
     async stop() {
-      const others = [sampler, edgeRequests, stateBackup, checker, watch, certificates, tree]
+      const others = [sampler, strays, edgeRequests, stateBackup, checker, watch, certificates, tree]
       await Promise.all([worker.stop(), ...others.map((each) => each?.stop())])
       await Promise.all([changes.close(), tokenChanges.close()])
     },

@@ -15,10 +15,12 @@ import type { Repository } from '../drivers/repository/driver.ts'
 import type { VolumeDriver } from '../drivers/volume/driver.ts'
 import type { Outcome, WorkingState } from '../model/states.ts'
 import type { Db, Tx } from '../store/db.ts'
+import type { Turns } from '../store/turn.ts'
 
 /** The database and the drivers that steps use. No transaction is open while a step runs. */
 export interface World {
   db: Db
+  turns: Turns
   encryptionKey: Buffer
   hosting: Hosting
   postgres: PostgresDriver

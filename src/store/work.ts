@@ -28,6 +28,17 @@ export async function enqueue(tx: Tx, kind: string, resourceId: string): Promise
   await tx.query({ name: 'enqueue', text: enqueueing('values ($1, $2)'), values: [kind, resourceId] })
 }
 
+/** Looks at the resource after some seconds, or earlier if it is due. A step that runs now is followed by another. */
+export async function enqueueLater(tx: Tx, kind: string, resourceId: string, seconds: number): Promise<void> {
+  await tx.query({
+    name: 'enqueue-later',
+    text: `insert into work (kind, resource_id, run_at) values ($1, $2, now() + interval '1 second' * $3)
+           on conflict (kind, resource_id) do update set run_at = least(work.run_at, excluded.run_at),
+             wakes = work.wakes + 1, attempts = 0`,
+    values: [kind, resourceId, seconds],
+  })
+}
+
 /** Enqueues in a fixed order, so that concurrent calls do not deadlock. */
 export async function enqueueAll(tx: Tx, kind: string, resourceIds: string[]): Promise<void> {
   const ids = 'select $1, id from unnest($2::text[]) id order by id'

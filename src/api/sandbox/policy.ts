@@ -12,7 +12,7 @@ import { applyNetworkPolicy, requireEnforceable } from '../../live/sandbox/polic
 import { NetworkPolicyBody, PrivilegesPolicy, ResourcesPolicy } from '../../model/sandbox/policy.ts'
 import { readOnly } from '../error-text.ts'
 import { type Route, route } from '../http/route.ts'
-import { ByName, sandboxAbsent } from './sandbox.ts'
+import { ByName, cannotStart, sandboxAbsent } from './sandbox.ts'
 
 const reading = {
   method: 'GET',
@@ -55,7 +55,7 @@ export const policyRoutes: Route[] = [
     description:
       'Without rules, everything except private networks is allowed. With rules, the most specific domain applies, and everything else is denied. The policy is in force when the response is sent; connections that are no longer allowed are closed.',
     body: NetworkPolicyBody,
-    errors: { ...changing.errors, 422: 'Rules cannot be enforced on this machine.' },
+    errors: { ...changing.errors, 409: cannotStart, 422: 'Rules cannot be enforced on this machine.' },
     run: async ({ ctx, params, body }) => {
       await setNetworkPolicy(ctx, params.name, body, () => requireEnforceable(ctx, body.rules))
       await applyNetworkPolicy(ctx, params.name)

@@ -18,6 +18,7 @@ import {
   type SandboxImage,
   SandboxPage,
   SandboxView,
+  statusOf,
   UpdateSandbox,
 } from '../../model/sandbox/sandbox.ts'
 import { nowMicros, toRfc3339 } from '../../model/time.ts'
@@ -27,6 +28,9 @@ import { ndjson, type Route, route } from '../http/route.ts'
 export const ByName = Type.Object({ name: Type.String({ description: 'The name of the sandbox.' }) })
 
 export const sandboxAbsent = 'The sandbox does not exist or is not visible to this token.'
+
+export const cannotStart =
+  'The sandbox cannot be started (`error` is then `sandbox_unusable`), or a checkpoint or a restore takes long.'
 
 const Organization = Type.Optional(
   Type.String({ description: "An organization; the token's own when omitted, all of them for a root token." }),
@@ -146,7 +150,7 @@ export const sandboxResourceRoutes: Route[] = [
     params: ByName,
     status: 200,
     response: Type.Object({ sprite_name: Type.String(), machine_id: Type.String(), message: Type.String() }),
-    errors: { 403: readOnly, 404: sandboxAbsent },
+    errors: { 403: readOnly, 404: sandboxAbsent, 409: cannotStart },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { id, name } = await restartSandbox(ctx, params.name)
@@ -167,7 +171,7 @@ export const sandboxResourceRoutes: Route[] = [
     }),
     status: 200,
     response: Type.Object({ name: Type.String(), status: Type.String() }),
-    errors: { 403: readOnly, 404: sandboxAbsent },
+    errors: { 403: readOnly, 404: sandboxAbsent, 409: cannotStart },
     wrongTypeStatus: 400,
     run: async ({ ctx, params }) => {
       const { name } = await upgradeSandbox(ctx, params.name)
@@ -242,9 +246,9 @@ function watch(ctx: LiveContext, query: { prefix?: string; org_slug?: string }) 
 function eventView({ sandbox, isGone, counts, orgSlug }: WatchEvent) {
   const shared = { timestamp: toRfc3339(nowMicros()), org: countsView(counts, orgSlug) }
   if (!sandbox) return { type: 'heartbeat', ...shared }
-  const { name, state, lastRunningAt } = sandbox
+  const { name, lastRunningAt } = sandbox
   return {
-    ...(isGone ? { type: 'deleted', name, status: 'deleted' } : { name, status: state }),
+    ...(isGone ? { type: 'deleted', name, status: 'deleted' } : { name, status: statusOf(sandbox) }),
     running_version: runtimeVersion,
     ...(lastRunningAt && { last_running_at: toRfc3339(lastRunningAt) }),
     ...shared,
@@ -270,7 +274,8 @@ function viewOf(
     name: sandbox.name,
     organization: sandbox.orgSlug,
     org_slug: sandbox.orgSlug,
-    status: sandbox.state,
+    status: statusOf(sandbox),
+    ...(sandbox.problem !== null && { problem: sandbox.problem }),
     url: settings.sandboxUrl(sandbox.name),
     url_settings: { auth: sandbox.urlAuth, private_access: sandbox.privateAccess },
     config: {

@@ -193,7 +193,11 @@ export const serviceRoutes: Route[] = [
     query: Type.Object({
       timeout: duration('The time between SIGTERM and SIGKILL; 10s when omitted or not a duration.'),
     }),
-    errors: { 403: readOnly, 404: noService, 409: 'The service is not running, or a running service needs it.' },
+    errors: {
+      403: readOnly,
+      404: noService,
+      409: 'The service is not running, or a service that is not stopped needs it.',
+    },
     run: async ({ ctx, params, query }) =>
       streamEvents(await stopService(ctx, params.name, params.service_name, durationOr(query.timeout, defaultStopMs))),
   }),

@@ -136,7 +136,7 @@ function describeSandbox(sandbox: Sandbox): [string, Cell][] {
   return [
     ['name', sandbox.name],
     ['id', sandbox.id],
-    ['status', sandbox.status],
+    ['status', [sandbox.status, sandbox.problem].filter(Boolean).join(': ')],
     ['organization', sandbox.organization],
     ['url', sandbox.url],
     ['access', describeAccess(sandbox)],

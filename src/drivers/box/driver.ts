@@ -51,6 +51,9 @@ export class BoxFileError extends Error {
 /** The box stopped before it could be entered, did not answer, or has no memory left for another process. */
 export class BoxUnavailable extends Error {}
 
+/** The box cannot start because of what it has written. The message says what is wrong, without paths of the host. */
+export class BoxStartError extends Error {}
+
 /**
  * A platform program that runs inside a box and does not depend on what is installed there. Both directions carry
  * records, which are lists of words, and may end with raw bytes.
@@ -113,13 +116,24 @@ export interface BoxDriver extends BoxCommands {
   isolation(): Promise<Isolation>
   /** True where a network policy can be enforced. */
   policiesPossible(): boolean
-  /** Starts the box unless it runs already. Commands can enter it when this resolves. */
+  /**
+   * Starts the box unless it runs already, and puts its limits and its policy in force. Commands can enter it when this
+   * resolves. Fails with `BoxStartError` if its first process ends at once; the box is down then.
+   */
   ensureBox(spec: BoxSpec): Promise<void>
   inspectBox(id: string): Promise<BoxState>
   /** Ends every process in the box and keeps its disk. It stays down until `ensureBox` is called again. */
   stopBox(id: string): Promise<void>
   /** Removes every process, mount, network interface, control group and file of the box. */
   removeBox(spec: BoxSpec): Promise<void>
+  /** The ids of all boxes of which something is left on the host: files, processes, or control groups. */
+  listBoxes(): string[]
+  /** The slot that the box was last set up with. */
+  findSlot(id: string): number | undefined
+  /** Ends every process of a box and removes all of it except for what belongs to its slot, and its files if asked to. */
+  removeStray(id: string, options: { keepFiles: boolean }): Promise<void>
+  /** Removes the network interface and the firewall rules of a slot that no box uses. */
+  removeSlot(slot: number): Promise<void>
   /** The address at which the host reaches listeners in the box, including those on its loopback interface. */
   addressOf(spec: BoxSpec): string
   /**

@@ -5,6 +5,7 @@ import { keyedQueue } from '../../model/keyed-queue.ts'
 import { waitUntil } from '../../model/poll.ts'
 import type { BoxImage, BoxSpec } from '../../model/sandbox/box.ts'
 import { innerPaths } from '../../model/sandbox/inner-paths.ts'
+import { type Micros, nowMicros } from '../../model/time.ts'
 import { cgroupName } from '../host/cgroup.ts'
 import type { CgroupDriver } from '../host/driver.ts'
 import { readTextIfPresent } from '../host/file.ts'
@@ -16,17 +17,18 @@ import type { ImageStore } from '../image/driver.ts'
 import type { ServiceSpec, Supervisor } from '../s6/driver.ts'
 import { type BoxBase, ensureBase } from './base.ts'
 import { type BoxSetup, ensureFilter, filterFile, openForRemoval, prepareDisk, readSetup } from './disk.ts'
-import type { BoxCommands, BoxDriver, BoxState } from './driver.ts'
+import { type BoxCommands, type BoxDriver, BoxStartError, type BoxState } from './driver.ts'
 import { findCommandPath, findCommandPid, signalCommand } from './enter/command.ts'
 import { type Entrance, enterRequest, renderEntry } from './enter/enter.ts'
 import { startHelper } from './enter/helper.ts'
 import { enterSpares } from './enter/spare.ts'
 import { boxNetwork, ensureRules, removeBoxNetwork } from './network.ts'
 import { type BoxPaths, boxPaths, boxUid, innerPathsOf } from './paths.ts'
-import { ensurePolicy, policiesPossible, removePolicy } from './policy.ts'
+import { ensurePolicy, policiesPossible, removePolicy, waitForResolver } from './policy.ts'
 import { readPorts } from './port.ts'
 import { type BoxAbility, probeAbility } from './probe.ts'
 import { findFirstProcess, findSupervised } from './process.ts'
+import { findSlot, listBoxes, removeSlot, removeStray } from './stray.ts'
 import { ensureTools, toolPath } from './tools.ts'
 
 export interface BoxOptions {
@@ -71,6 +73,10 @@ export function boxDriver(options: BoxOptions): BoxDriver {
     inspectBox: async (id) => inspectBox(home, id),
     stopBox: (id) => inTurn(id, () => supervisor.stopService(boxPaths(home, id).supervisedName)),
     removeBox: (spec) => inTurn(spec.id, () => removeBox(host, spec)),
+    listBoxes: () => listBoxes(host),
+    findSlot: (id) => findSlot(home, id),
+    removeStray: (id, { keepFiles }) => inTurn(id, () => removeStray(host, id, keepFiles)),
+    removeSlot: (slot) => removeSlot(home, slot),
     addressOf: (spec) => readSetup(boxPaths(home, spec.id))?.address ?? '127.0.0.1',
     readPorts,
     ...boxCommands(host),
@@ -104,14 +110,45 @@ function cgroupOf(home: Home, id: string): string {
 async function ensureBox(host: BoxHost, spec: BoxSpec): Promise<void> {
   const { home, supervisor } = host
   const cgroup = host.cgroups.ensureCgroup(cgroupOf(home, spec.id), spec.limits)
-  if (inspectBox(home, spec.id).is === 'up') return ensurePolicy(host, spec)
+  if (inspectBox(home, spec.id).is === 'up') {
+    await ensurePolicy(host, spec)
+    return waitForResolver(home, spec)
+  }
   const paths = boxPaths(home, spec.id)
   const ability = await host.probeAbility()
   await prepareBox(host, spec, ability, cgroup)
   await ensurePolicy(host, spec)
+  const started = nowMicros()
   await supervisor.ensureService(paths.supervisedName, renderService(home, spec, ability, cgroup))
-  if (await waitUntil(() => inspectBox(home, spec.id).is === 'up', startSeconds)) return
-  throw new Error(`start the box ${spec.id}: ${supervisor.readLog(paths.supervisedName, 10).join('\n')}`)
+  await waitForStart(host, spec.id, started)
+  await waitForResolver(home, spec)
+}
+
+/** s6 starts the first process again after a second, so an end that is not the fault of the box is made good. */
+const maxFailures = 3
+
+async function waitForStart({ home, supervisor }: BoxHost, id: string, started: Micros): Promise<void> {
+  const name = boxPaths(home, id).supervisedName
+  const ends = new Set<Micros>()
+  const isDecided = async () => {
+    if (inspectBox(home, id).is === 'up') return true
+    const state = await supervisor.inspectService(name)
+    if (state.is === 'down' && state.wanted && state.since > started) ends.add(state.since)
+    return ends.size >= maxFailures
+  }
+  const isOnTime = await waitUntil(isDecided, startSeconds)
+  if (inspectBox(home, id).is === 'up') return
+  const log = supervisor.readLog(name, 10)
+  if (!isOnTime) throw new Error(`start the box ${id}: ${log.join('\n')}`)
+  // The next request tries again; meanwhile it must not start once a second.
+  await supervisor.stopService(name)
+  throw startError(log)
+}
+
+/** Only bwrap speaks of files in the box; other lines may name paths of the host. */
+function startError(log: string[]): BoxStartError {
+  const said = log.map((line) => /\bbwrap: (execvp [^\n]*)/.exec(line)?.[1]).findLast((line) => line !== undefined)
+  return new BoxStartError(`its first process ends at once${said === undefined ? '' : ` (${said})`}`)
 }
 
 /** Writes everything that `start.pl` needs. */

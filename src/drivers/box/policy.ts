@@ -1,6 +1,7 @@
 // Network policies: the host names that a box may reach. All DNS queries of the box are redirected to a dnsmasq of its
 // own, which resolves only allowed names and adds the addresses to an nftables set; all other addresses are blocked.
 import { existsSync, rmSync } from 'node:fs'
+import { waitUntil } from '../../model/poll.ts'
 import type { BoxSpec } from '../../model/sandbox/box.ts'
 import { type NameRule, type NetworkPolicy, nameRules } from '../../model/sandbox/policy.ts'
 import { ensureFile } from '../host/atomic-file.ts'
@@ -36,7 +37,7 @@ export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<voi
     return
   }
   if (!policiesPossible()) throw new Error('network policies need root, nft and dnsmasq')
-  const rules = renderRules(home, spec)
+  const rules = renderRules(home, spec.slot)
   const resolver = renderResolver(host, spec, policy)
   const isNew = readTextIfPresent(files.rules) !== rules
   if (!isNew && readTextIfPresent(files.resolver) === resolver) return
@@ -52,6 +53,17 @@ export async function ensurePolicy(host: PolicyHost, spec: BoxSpec): Promise<voi
   ensureFile(files.rules, rules, { mode: 0o600 })
 }
 
+const resolverSeconds = 10
+
+/** Waits until the resolver of a running box answers: a policy in force allows the names that it allows. */
+export async function waitForResolver(home: Home, { slot, policy }: BoxSpec): Promise<void> {
+  if (!policy || policy.rules.length === 0) return
+  const bytes = boxNetwork(home, slot).hostAddress.split('.').map(Number).reverse()
+  const socket = `${bytes.map((byte) => byte.toString(16).padStart(2, '0')).join('')}:0035`.toUpperCase()
+  const listens = () => readTextIfPresent('/proc/net/udp')?.includes(` ${socket} `) === true
+  if (!(await waitUntil(listens, resolverSeconds))) throw new Error(`the resolver of slot ${slot} does not listen`)
+}
+
 /** Writes the file that the box sees. */
 function writeShownPolicy(file: string, policy: NetworkPolicy): void {
   ensureFile(file, `${JSON.stringify(policy)}\n`, { mode: 0o644 })
@@ -60,11 +72,16 @@ function writeShownPolicy(file: string, policy: NetworkPolicy): void {
 export async function removePolicy({ home, supervisor }: PolicyHost, spec: BoxSpec): Promise<void> {
   const files = policyFiles(home, spec.id)
   if (!existsSync(files.resolver)) return
-  await run('nft', ['-f', '-'], { input: renderRemoval(home, spec) })
+  await removePolicyRules(home, spec.slot)
   rmSync(files.rules, { force: true })
   await supervisor.removeService(files.service)
   rmSync(files.shown, { force: true })
   rmSync(files.resolver, { force: true })
+}
+
+/** Removes the rules of a slot from the kernel; there may be none. */
+export async function removePolicyRules(home: Home, slot: number): Promise<void> {
+  if (policiesPossible()) await run('nft', ['-f', '-'], { input: renderRemoval(home, slot) })
 }
 
 function policyFiles(home: Home, id: string) {
@@ -78,10 +95,10 @@ function policyFiles(home: Home, id: string) {
 }
 
 /** The rules apply to every packet, so connections to hosts that are no longer allowed break. */
-function renderRules(home: Home, spec: BoxSpec): string {
+function renderRules(home: Home, slot: number): string {
   const table = `inet ${networkTable(home)}`
-  const { link, hostAddress } = boxNetwork(home, spec.slot)
-  const [chain, names] = [`policy-${spec.slot}`, `names-${spec.slot}`]
+  const { link, hostAddress } = boxNetwork(home, slot)
+  const [chain, names] = [`policy-${slot}`, `names-${slot}`]
   return `add set ${table} ${names} { type ipv4_addr; flags timeout; timeout ${allowedHours}h; size ${maxAddresses}; }
 add chain ${table} ${chain}
 flush chain ${table} ${chain}
@@ -95,14 +112,14 @@ add element ${table} resolvers { "${link}" : ${hostAddress} }
 }
 
 /** Deleting what does not exist fails, and a reboot removes everything, so each object is added before it is deleted. */
-function renderRemoval(home: Home, spec: BoxSpec): string {
+function renderRemoval(home: Home, slot: number): string {
   const table = `inet ${networkTable(home)}`
-  const { link } = boxNetwork(home, spec.slot)
-  const [chain, names] = [`policy-${spec.slot}`, `names-${spec.slot}`]
+  const { link } = boxNetwork(home, slot)
+  const [chain, names] = [`policy-${slot}`, `names-${slot}`]
   return `add table ${table}
 add map ${table} policies { type ifname : verdict; }
 add map ${table} resolvers { type ifname : ipv4_addr; }
-${renderRules(home, spec)}delete element ${table} policies { "${link}" : jump ${chain} }
+${renderRules(home, slot)}delete element ${table} policies { "${link}" : jump ${chain} }
 delete element ${table} resolvers { "${link}" }
 flush chain ${table} ${chain}
 delete chain ${table} ${chain}

@@ -1,7 +1,6 @@
 import { invalid } from '../../model/errors.ts'
-import { boxSpec } from '../../model/sandbox/box.ts'
-import { type LiveContext, withDeadline } from '../context.ts'
-import { getSandbox } from './sandbox.ts'
+import type { LiveContext } from '../context.ts'
+import { getSandbox, startSandbox } from './sandbox.ts'
 
 /** Rejects network rules on hosts that cannot enforce them. */
 export function requireEnforceable(ctx: LiveContext, rules: unknown[]): void {
@@ -12,6 +11,5 @@ export function requireEnforceable(ctx: LiveContext, rules: unknown[]): void {
 /** Applies the rules to a running sandbox. Others get them when they start. */
 export async function applyNetworkPolicy(ctx: LiveContext, name: string): Promise<void> {
   const sandbox = await getSandbox(ctx, name, 'write')
-  if (sandbox.state === 'running' && sandbox.image?.digest !== null)
-    await withDeadline(ctx.boxes.ensureBox(boxSpec(sandbox)), 'the sandbox')
+  if (sandbox.state === 'running' && sandbox.image?.digest !== null) await startSandbox(ctx, sandbox.id)
 }

@@ -1,5 +1,6 @@
-// Changes of services. All checks come first; then the row says what is wanted, and a task makes it so, which continues
-// when the caller has gone. The stream of events only watches the task.
+// Changes of services. All checks come first; then the rows say what is wanted, and a task makes it so, which continues
+// when the caller has gone. If it fails or this process dies, the background loop completes it. The stream of events only
+// watches the task.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { conflict, notFound } from '../../model/errors.ts'
 import { boxSpec } from '../../model/sandbox/box.ts'
@@ -12,14 +13,23 @@ import {
   type Service,
   startOrder,
 } from '../../model/sandbox/service.ts'
+import type { ServiceProcess } from '../../model/sandbox/service-state.ts'
 import type { Tx } from '../../store/db.ts'
-import { deleteServiceRow, listServices, putService, setReadyAt, setWanted } from '../../store/sandbox/service.ts'
+import {
+  deleteServiceRow,
+  listServices,
+  putService,
+  renewService,
+  setUnwanted,
+  setWanted,
+} from '../../store/sandbox/service.ts'
 import { lockState } from '../../store/transition.ts'
+import { enqueueLater } from '../../store/work.ts'
 import type { LiveContext } from '../context.ts'
 import { getSandbox, openSandbox, wake } from './sandbox.ts'
 import { serviceNotFound } from './service.ts'
 import { streamLog, streamStart, streamStop } from './service-stream.ts'
-import { type Change, inTurn, type ServiceEventStream } from './service-task.ts'
+import { type Change, type ServiceEventStream, settleService } from './service-task.ts'
 
 /** Returns undefined when the service runs with the same definition already. */
 export async function changeService(
@@ -38,14 +48,19 @@ export async function changeService(
     const before = known.find((service) => service.name === name)
     const found = before && ctx.services.inspectService(sandbox.id, before)
     wasUp = found?.is === 'up'
-    if (before?.wanted && found?.is === 'up' && found.wanted && isSameDefinition(before, definition)) return undefined
+    const isSame = before !== undefined && isSameDefinition(before, definition)
+    if (isSame && before.wanted && runs(found) && ctx.services.isCurrent(sandbox.id, before)) return undefined
     checkDefinition(definition, known)
-    await putService(tx, sandbox.id, definition)
-    return wantWithNeeds(tx, sandbox.id, name)
+    await putService(tx, sandbox.id, definition, { isNew: !isSame })
+    return wantWithNeeds(ctx, tx, sandbox.id, name)
   })
   if (!services) return undefined
   const change = changeOf(ctx, sandbox, services, name)
-  return streamStart(change, { durationMs, stopFirst: wasUp, tellsStop: false }, startWithNeeds)
+  return streamStart(change, { durationMs, stopFirst: wasUp, tellsStop: false }, startWithNeeds(ctx, change))
+}
+
+function runs(found: ServiceProcess | undefined): boolean {
+  return found?.is === 'up' && found.wanted
 }
 
 export async function startService(
@@ -60,10 +75,10 @@ export async function startService(
     const found = ctx.services.inspectService(sandbox.id, service)
     if (service.wanted && found.is === 'up' && found.wanted && !(found.ready && found.begunAtMs))
       throw conflict(`service ${name} is already starting`)
-    return wantWithNeeds(tx, sandbox.id, name)
+    return wantWithNeeds(ctx, tx, sandbox.id, name)
   })
   const change = changeOf(ctx, sandbox, services, name)
-  return streamStart(change, { durationMs, stopFirst: false, tellsStop: false }, startWithNeeds)
+  return streamStart(change, { durationMs, stopFirst: false, tellsStop: false }, startWithNeeds(ctx, change))
 }
 
 export async function restartService(
@@ -75,15 +90,18 @@ export async function restartService(
   const sandbox = await openSandbox(ctx, sandboxName, 'write')
   const services = await ctx.db.transaction(async (tx) => {
     getOf(await lockServices(tx, sandbox.id), name)
-    await setReadyAt(tx, sandbox.id, name, null)
-    return wantWithNeeds(tx, sandbox.id, name)
+    await renewService(tx, sandbox.id, name)
+    return wantWithNeeds(ctx, tx, sandbox.id, name)
   })
   const change = changeOf(ctx, sandbox, services, name)
-  const isUp = ctx.services.inspectService(sandbox.id, change.service).is === 'up'
-  return streamStart(change, { durationMs, stopFirst: isUp, tellsStop: true }, startWithNeeds)
+  const stopFirst = isUp(ctx, sandbox, change.service)
+  return streamStart(change, { durationMs, stopFirst, tellsStop: true }, startWithNeeds(ctx, change))
 }
 
-/** The service stays stopped until it is started by a request, also when the sandbox restarts. */
+/**
+ * The service stays stopped until it is started by a request, also when the sandbox restarts. It must not be needed by one
+ * that is not stopped, even if that one does not run at the moment, so what a service needs is never stopped.
+ */
 export async function stopService(
   ctx: LiveContext,
   sandboxName: string,
@@ -97,12 +115,21 @@ export async function stopService(
     const found = ctx.services.inspectService(sandbox.id, service)
     if (!service.wanted && (found.is === 'down' || found.is === 'absent'))
       throw conflict(`service ${name} is not running`)
-    const dependent = known.find((one) => one.needs.includes(name) && isUp(ctx, sandbox, one))
-    if (dependent) throw conflict(`service ${dependent.name} is running and needs ${name}`)
-    await setWanted(tx, sandbox.id, [name], false)
+    const dependent = known.find((one) => one.needs.includes(name) && one.wanted)
+    if (dependent) {
+      const doing = isUp(ctx, sandbox, dependent) ? 'is running and needs' : 'has not been stopped and needs'
+      throw conflict(`service ${dependent.name} ${doing} ${name}`)
+    }
+    await setUnwanted(tx, sandbox.id, name, timeoutMs)
+    await enqueueLater(tx, 'sandbox', sandbox.id, completionSeconds)
     return known
   })
-  return streamStop(changeOf(ctx, sandbox, services, name), timeoutMs)
+  return streamStop(changeOf(ctx, sandbox, services, name), () => stopNow(ctx, sandbox.id, name))
+}
+
+async function stopNow(ctx: LiveContext, sandboxId: string, name: string): Promise<void> {
+  const settled = await settleService(ctx, sandboxId, name)
+  if (settled?.wanted) throw new Error(`service ${name} was started again by another request`)
 }
 
 /** The caller waits no longer than this; the removal continues. */
@@ -110,19 +137,15 @@ const maxDeleteMs = 12_000
 
 export async function deleteService(ctx: LiveContext, sandboxName: string, name: string): Promise<void> {
   const sandbox = await getSandbox(ctx, sandboxName, 'write')
-  const rest = await ctx.db.transaction(async (tx) => {
+  await ctx.db.transaction(async (tx) => {
     const known = await lockServices(tx, sandbox.id)
     getOf(known, name)
     const dependent = known.find((service) => service.needs.includes(name))
     if (dependent) throw conflict(`service ${dependent.name} needs ${name}`)
     await deleteServiceRow(tx, sandbox.id, name)
-    return known.filter((service) => service.name !== name)
+    await enqueueLater(tx, 'sandbox', sandbox.id, completionSeconds)
   })
-  const box = boxSpec(sandbox)
-  const removal = inTurn(sandbox.id, name, async () => {
-    await ctx.services.removeService(box, name)
-    ctx.services.setOrder(box, rest)
-  })
+  const removal = settleService(ctx, sandbox.id, name)
   // If the removal fails, the background loop repeats it.
   removal.catch(() => undefined)
   await Promise.race([removal, sleep(maxDeleteMs, undefined, { ref: false })])
@@ -148,11 +171,26 @@ async function lockServices(tx: Tx, sandboxId: string): Promise<Service[]> {
   return listServices(tx, sandboxId)
 }
 
-/** Marks the service and everything it needs as wanted, also what a caller stopped earlier. */
-async function wantWithNeeds(tx: Tx, sandboxId: string, name: string): Promise<Service[]> {
-  const names = startOrder(name, await listServices(tx, sandboxId)).map((service) => service.name)
-  await setWanted(tx, sandboxId, names, true)
+/** A request makes its changes itself; this is for those that it leaves unmade. */
+const completionSeconds = 5
+
+/**
+ * Marks the service and everything it needs as wanted, also what a caller stopped earlier. What waits for its next start
+ * after a failure is started at once.
+ */
+async function wantWithNeeds(ctx: LiveContext, tx: Tx, sandboxId: string, name: string): Promise<Service[]> {
+  const wanted = startOrder(name, await listServices(tx, sandboxId))
+  const waiting = wanted.filter((service) => service.wanted && isWaiting(ctx, sandboxId, service))
+  for (const service of waiting) await renewService(tx, sandboxId, service.name)
+  const names = wanted.map((service) => service.name)
+  await setWanted(tx, sandboxId, names)
+  await enqueueLater(tx, 'sandbox', sandboxId, completionSeconds)
   return listServices(tx, sandboxId)
+}
+
+function isWaiting(ctx: LiveContext, sandboxId: string, service: Service): boolean {
+  const found = ctx.services.inspectService(sandboxId, service)
+  return found.is === 'ending' && found.wanted
 }
 
 function getOf(services: Service[], name: string): Service {
@@ -165,7 +203,6 @@ function changeOf(ctx: LiveContext, sandbox: SandboxDetails, services: Service[]
   return {
     driver: ctx.services,
     box: boxSpec(sandbox),
-    environment: sandbox.environment,
     services,
     service: getOf(services, name),
   }
@@ -176,19 +213,12 @@ function isUp(ctx: LiveContext, sandbox: SandboxDetails, service: Service): bool
 }
 
 /** Starts what the service needs first. Its run script waits until all of that is ready. */
-async function startWithNeeds(change: Change): Promise<void> {
-  const { driver, box, services, service } = change
-  driver.setOrder(box, services)
-  for (const need of startOrder(service.name, services).filter((one) => one !== service)) {
-    await inTurn(box.id, need.name, async () => {
-      const found = driver.inspectService(box.id, need)
-      if (found.is !== 'up' || !found.wanted) await startOne(change, need)
-    })
+function startWithNeeds(ctx: LiveContext, { box, services, service }: Change) {
+  return async (onDown: () => void): Promise<void> => {
+    for (const need of startOrder(service.name, services).filter((one) => one !== service))
+      await settleService(ctx, box.id, need.name)
+    const settled = await settleService(ctx, box.id, service.name, onDown)
+    if (settled?.wanted) return
+    throw new Error(`service ${service.name} was ${settled ? 'stopped' : 'deleted'} by another request`)
   }
-  await startOne(change, service)
-}
-
-async function startOne({ driver, box, environment }: Change, service: Service): Promise<void> {
-  driver.ensureDefinition(box, { ...service, wanted: true }, environment)
-  await driver.startService(box, service.name)
 }

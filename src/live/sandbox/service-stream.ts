@@ -4,14 +4,7 @@ import { serviceLogFiles } from '../../model/sandbox/inner-paths.ts'
 import { startOrder } from '../../model/sandbox/service.ts'
 import { stateOf } from '../../model/sandbox/service-state.ts'
 import { ServiceOutput } from './service-output.ts'
-import {
-  type Change,
-  inTurn,
-  type ServiceEvent,
-  type ServiceEventStream,
-  serviceEvent,
-  type Watched,
-} from './service-task.ts'
+import { type Change, type ServiceEvent, type ServiceEventStream, serviceEvent, type Watched } from './service-task.ts'
 
 /** The delay between polls grows from the first to the last value while nothing happens. */
 const firstPollMs = 1
@@ -29,20 +22,16 @@ interface StartOptions {
   tellsStop: boolean
 }
 
+/** The task calls back when the former process has ended. */
 export function streamStart(
   change: Change,
   options: StartOptions,
-  start: (change: Change) => Promise<void>,
+  start: (onDown: () => void) => Promise<void>,
 ): ServiceEventStream {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
   const stopped = Promise.withResolvers<void>()
-  const promise = inTurn(box.id, service.name, async () => {
-    if (options.stopFirst) await driver.stopService(box, service.name, { stay: false })
-    stopped.resolve()
-    await start(change)
-  })
-  const task = watchTask(promise, stopped.resolve)
+  const task = watchTask(start(stopped.resolve), stopped.resolve)
   return (send, gone) =>
     streamAndComplete(new ServiceOutput(log, send, gone), change, async (output) => {
       if (options.stopFirst) {
@@ -55,11 +44,11 @@ export function streamStart(
     })
 }
 
-export function streamStop(change: Change, timeoutMs: number): ServiceEventStream {
+export function streamStop(change: Change, stop: () => Promise<void>): ServiceEventStream {
   const { driver, box, service } = change
   const log = driver.openLog(box.id, service.name).fromNow()
   const wasUp = driver.inspectService(box.id, service).is === 'up'
-  const promise = inTurn(box.id, service.name, () => driver.stopService(box, service.name, { timeoutMs, stay: true }))
+  const promise = stop()
   const task = watchTask(promise, () => undefined)
   const stopped = promise.catch(() => undefined)
   return (send, gone) =>

@@ -1,14 +1,13 @@
 import type { BoxServices } from '../../drivers/box/service/driver.ts'
-import { keyedQueue } from '../../model/keyed-queue.ts'
-import type { BoxSpec } from '../../model/sandbox/box.ts'
+import { type BoxSpec, boxSpec } from '../../model/sandbox/box.ts'
 import type { Service } from '../../model/sandbox/service.ts'
+import { inServiceTurn, withAllServices } from '../../store/sandbox/turn.ts'
+import type { LiveContext } from '../context.ts'
 
-/** A change of one service, with everything that is needed to make it. */
+/** A change of one service, with everything that is needed to follow it. */
 export interface Change {
   driver: BoxServices
   box: BoxSpec
-  /** The environment of the sandbox. */
-  environment: Record<string, string>
   /** All services of the sandbox. */
   services: Service[]
   service: Service
@@ -35,9 +34,19 @@ export function serviceEvent(type: ServiceEvent['type'], more: Partial<ServiceEv
   return { type, timestamp: Date.now(), ...more }
 }
 
-const tasks = keyedQueue()
-
-/** Runs the tasks of one service one after another. */
-export function inTurn<T>(boxId: string, name: string, task: () => Promise<T>): Promise<T> {
-  return tasks(`${boxId}/${name}`, task)
+/**
+ * Makes a service match its row. What a caller wanted may have been changed by another one by then, so the row is returned.
+ * Calls back when the former process has ended, or at once.
+ */
+export async function settleService(
+  ctx: LiveContext,
+  sandboxId: string,
+  name: string,
+  onDown?: () => void,
+): Promise<Service | undefined> {
+  const settled = await inServiceTurn(ctx, sandboxId, name, async ({ sandbox, service }) => {
+    await ctx.services.ensureService(boxSpec(sandbox), { name, service, environment: sandbox.environment }, onDown)
+  })
+  await withAllServices(ctx, sandboxId, (sandbox, services) => ctx.services.setOrder(boxSpec(sandbox), services))
+  return settled
 }

@@ -1,7 +1,7 @@
 import { conflict, notFound, unauthorized } from '../../model/errors.ts'
 import { boxSpec } from '../../model/sandbox/box.ts'
 import { sandboxNamePattern } from '../../model/sandbox/sandbox.ts'
-import { type Service, serviceNamePattern } from '../../model/sandbox/service.ts'
+import { diskFullProblem, type Service, serviceNamePattern, startOrder } from '../../model/sandbox/service.ts'
 import { type ServiceState, stateOf } from '../../model/sandbox/service-state.ts'
 import { readSignal } from '../../model/signal.ts'
 import { findService, listServices } from '../../store/sandbox/service.ts'
@@ -24,18 +24,44 @@ export async function getService(ctx: LiveContext, sandboxName: string, name: st
   if (!found) throw unauthorized('invalid token')
   if (!found.sandbox) throw notFound('sandbox not found')
   if (!found.service) throw serviceNotFound()
-  return withState(ctx, found.sandbox, found.service)
+  const details = withState(ctx, found.sandbox, found.service)
+  return isBlocked(details)
+    ? explained(ctx, details, found.sandbox.id, await listServices(ctx.db, found.sandbox.id))
+    : details
 }
 
 export async function listServicesOf(ctx: LiveContext, sandboxName: string): Promise<ServiceDetails[]> {
   const sandbox = await getSandbox(ctx, sandboxName, 'read')
   const services = await listServices(ctx.db, sandbox.id)
-  return services.map((service) => withState(ctx, sandbox, service))
+  const details = services.map((service) => withState(ctx, sandbox, service))
+  return details.map((one) => (isBlocked(one) ? explained(ctx, one, sandbox.id, services) : one))
 }
 
 function withState(ctx: LiveContext, sandbox: { id: string; state: string }, service: Service): ServiceDetails {
   const state = stateOf(service, ctx.services.inspectService(sandbox.id, service), sandbox.state === 'running')
   return { ...service, state }
+}
+
+function isBlocked({ state }: ServiceDetails): boolean {
+  return state.status === 'starting' && state.error === undefined
+}
+
+/** Says why a service is still starting, if that is known. */
+function explained(ctx: LiveContext, details: ServiceDetails, sandboxId: string, services: Service[]): ServiceDetails {
+  const error = findFailedNeed(ctx, details, sandboxId, services) ?? findDiskProblem(ctx, sandboxId)
+  return error === undefined ? details : { ...details, state: { ...details.state, error } }
+}
+
+function findFailedNeed(ctx: LiveContext, { name }: ServiceDetails, sandboxId: string, services: Service[]) {
+  for (const need of startOrder(name, services).filter((one) => one.name !== name)) {
+    const { status, error } = stateOf(need, ctx.services.inspectService(sandboxId, need), true)
+    if (status === 'failed') return `it needs ${need.name}, which has failed: ${error}`
+  }
+  return undefined
+}
+
+function findDiskProblem(ctx: LiveContext, sandboxId: string): string | undefined {
+  return ctx.services.isDiskFull(sandboxId) ? diskFullProblem : undefined
 }
 
 export async function signalService(

@@ -38,6 +38,8 @@ export interface Sandbox {
   /** The size of its writable layers; null before the first measurement. */
   usedBytes: number | null
   measuredAt: Micros | null
+  /** Why its box does not start; null while it does. */
+  problem: string | null
   /** Whether a restart is in progress, during which requests wait. */
   isHeld: boolean
   createdAt: Micros
@@ -80,9 +82,14 @@ export const defaultSize = { memoryMb: 2048, cpus: 2, storageGb: 10 }
 export const runtimeVersion = '0.0.1-rc46'
 
 const SandboxStatus = Type.Enum(['cold', 'warm', 'running'], {
-  description: '`cold` until its first use, then `running`.',
+  description: '`cold` until its first use, then `running`; `cold` again while it cannot be started, see `problem`.',
 })
 export type SandboxStatus = Static<typeof SandboxStatus>
+
+/** The status that callers see: a sandbox that should run and cannot does not run. */
+export function statusOf<S extends Sandbox['state']>({ state, problem }: { state: S; problem: string | null }) {
+  return state === 'running' && problem !== null ? 'cold' : state
+}
 
 const UrlSettings = Type.Object({
   auth: Type.Optional(
@@ -184,6 +191,11 @@ export const SandboxView = Type.Object(
     organization: Type.String({ description: 'The slug of its organization.' }),
     org_slug: Type.String(),
     status: SandboxStatus,
+    problem: Type.Optional(
+      Type.String({
+        description: 'Why it cannot be started, for example because it has deleted its shell. A restore helps.',
+      }),
+    ),
     url: Type.String(),
     url_settings: Type.Object({ auth: Type.String(), private_access: Type.String() }),
     config: Type.Object({

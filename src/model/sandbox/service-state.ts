@@ -66,15 +66,18 @@ export type ServiceState = Static<typeof ServiceState>
 
 /** `boxUp` means that the sandbox should run, so that an absent service is about to start. */
 export function stateOf(service: Service, found: ServiceProcess, boxUp: boolean): ServiceState {
-  const { name } = service
-  if (found.is === 'absent') return { name, status: service.wanted && boxUp ? 'starting' : 'stopped' }
+  const { name, problem } = service
+  const error = problem !== null && { error: problem }
+  if (found.is === 'absent') return { name, status: service.wanted && boxUp ? 'starting' : 'stopped', ...error }
   if (found.is === 'up') return upState(service, found)
   const code = found.end && { exit_code: found.end.code }
   // The supervisor also reports exit code 0 for a service that it never started, so 0 is not shown.
-  if (!service.wanted || !found.wanted)
-    return { name, status: found.is === 'ending' ? 'stopping' : 'stopped', ...(found.end?.code && code) }
+  if (!service.wanted || !found.wanted) {
+    const rest = service.wanted ? 'starting' : 'stopped'
+    return { name, status: found.is === 'ending' ? 'stopping' : rest, ...error, ...(found.end?.code && code) }
+  }
   // It has not been started since it was defined.
-  if (!found.end) return { name, status: 'starting' }
+  if (!found.end) return { name, status: 'starting', ...error }
   return {
     name,
     status: 'failed',

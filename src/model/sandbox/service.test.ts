@@ -94,7 +94,7 @@ test.each(['', 'SIG', 'NOPE', '0', '65', '-1', 'TERM KILL', 0])('%j is not a sig
 })
 
 describe('the state', () => {
-  const web = { ...service('web'), wanted: true }
+  const web = { ...service('web'), wanted: true, revision: 1, stopMs: null, problem: null }
   const up = { is: 'up', wanted: true, ready: true, pid: 7, begunAtMs: 0, restarts: 0, health: undefined } as const
   const ended = { wanted: true, sinceMs: 0, end: { code: 3, problem: undefined }, restarts: 2, nextRestartAtMs: 1000 }
 
@@ -109,6 +109,8 @@ describe('the state', () => {
     ['starting', web, { is: 'down', ...ended, end: undefined }],
     ['stopped', { ...web, wanted: false }, { is: 'down', ...ended, wanted: false }],
     ['stopping', { ...web, wanted: false }, { is: 'ending', ...ended, wanted: false }],
+    ['stopping', web, { is: 'ending', ...ended, wanted: false }],
+    ['starting', web, { is: 'down', ...ended, wanted: false }],
     ['starting', web, { is: 'absent' }],
     ['stopped', { ...web, wanted: false }, { is: 'absent' }],
   ] as const)('is %s', (status, row, found) => {

@@ -18,9 +18,18 @@ export interface ServiceDefinition {
 /** A stored service. `wanted` is false after a stop, also across restarts of the sandbox. */
 export interface Service extends ServiceDefinition {
   wanted: boolean
+  /** Counts what starts the service anew: changes of its definition, and restarts. */
+  revision: number
+  /** The time that the last stop gave it to end; null for the default. */
+  stopMs: number | null
+  /** Why it could not be changed to what it is to be; null once it could. */
+  problem: string | null
 }
 
 export const serviceNamePattern = /^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$/
+
+/** What a caller reads when a service cannot start because of it. */
+export const diskFullProblem = 'there is no space left on the disk of the sandbox'
 
 /** Its path would collide with that of the signal operation. */
 const reservedName = 'signal'
@@ -157,10 +166,11 @@ export function startLevels(services: readonly Pick<ServiceDefinition, 'name' | 
 }
 
 export function isSameDefinition(one: ServiceDefinition, two: ServiceDefinition): boolean {
-  return canonical(one) === canonical(two)
+  return definitionText(one) === definitionText(two)
 }
 
-function canonical({ name, cmd, args, needs, httpPort, env, dir, health }: ServiceDefinition): string {
+/** The same text for the same definition. */
+export function definitionText({ name, cmd, args, needs, httpPort, env, dir, health }: ServiceDefinition): string {
   return JSON.stringify([name, cmd, args, needs, httpPort, Object.entries(env).sort(), dir, health && sorted(health)])
 }
 

@@ -1,24 +1,56 @@
-import type { BoxSpec } from '../../model/sandbox/box.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { boxSpec } from '../../model/sandbox/box.ts'
 import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 import type { Service } from '../../model/sandbox/service.ts'
-import { type ServiceProcess, stateOf } from '../../model/sandbox/service-state.ts'
+import { stateOf } from '../../model/sandbox/service-state.ts'
 import { listServices, setFailure, setReadyAt } from '../../store/sandbox/service.ts'
+import { inServiceTurn, withAllServices } from '../../store/sandbox/turn.ts'
 import type { World } from '../step.ts'
 
+/** A service may take long to end; it continues after the step. */
+const patienceMs = 2_000
+
 /**
- * Makes the services of a box match their rows. They only differ when the control plane died between storing a change and
- * making it, or while a change is being made, which has the same result.
+ * Makes the services of a box match their rows: what a request could not complete, because the control plane died or the
+ * disk was full, and what somebody changed in the box. Returns why they do not match yet, if they do not.
  */
-export async function ensureServices(sandbox: Sandbox, box: BoxSpec, world: World): Promise<void> {
-  const wanted = await listServices(world.db, sandbox.id)
-  const extra = world.services
-    .listDefined(sandbox.id)
-    .filter((name) => !wanted.some((service) => service.name === name))
-  for (const name of extra) await world.services.removeService(box, name)
-  for (const service of wanted) await ensureService(sandbox, box, service, world)
-  if (wanted.length + extra.length > 0) world.services.setOrder(box, wanted)
-  const owner = wanted.find(({ httpPort }) => httpPort !== null)
+export async function ensureServices(sandbox: Sandbox, world: World): Promise<string | undefined> {
+  const services = await listServices(world.db, sandbox.id)
+  const changes = listUnsettled(sandbox, services, world).map((name) => ensureService(sandbox.id, name, world))
+  const results = await settleWithin(changes, patienceMs)
+  // Also without changes: a control plane that dies between a change and this leaves another order.
+  if (services.length + changes.length > 0)
+    await withAllServices(world, sandbox.id, (now, all) => world.services.setOrder(boxSpec(now), all))
+  const owner = services.find(({ httpPort }) => httpPort !== null)
   if (owner) await reportToEdge(sandbox.id, owner, world)
+  return results
+}
+
+/** Only these need a turn, which is a query or two each. */
+function listUnsettled(sandbox: Sandbox, services: Service[], world: World): string[] {
+  const box = boxSpec(sandbox)
+  const known = new Set(services.map(({ name }) => name))
+  return [
+    ...world.services.listDefined(sandbox.id).filter((name) => !known.has(name)),
+    ...services
+      .filter((service) => !world.services.isSettled(box, service, sandbox.environment))
+      .map(({ name }) => name),
+  ]
+}
+
+function ensureService(sandboxId: string, name: string, world: World): Promise<unknown> {
+  return inServiceTurn(world, sandboxId, name, ({ sandbox, service }) =>
+    world.services.ensureService(boxSpec(sandbox), { name, service, environment: sandbox.environment }),
+  )
+}
+
+async function settleWithin(changes: Promise<unknown>[], waitMs: number): Promise<string | undefined> {
+  if (changes.length === 0) return undefined
+  const failures = Promise.allSettled(changes).then((results) =>
+    results.flatMap((result) => (result.status === 'rejected' ? [(result.reason as Error).message] : [])),
+  )
+  const done = await Promise.race([failures, sleep(waitMs, undefined, { ref: false })])
+  return done ? done[0] : 'its services are being changed'
 }
 
 /** A service that keeps failing is not restarted more often than this, however many requests arrive. */
@@ -35,19 +67,4 @@ async function reportToEdge(sandboxId: string, owner: Service, { db, services }:
   }
   if (owner.health && 'command' in owner.health.check)
     await setReadyAt(db, sandboxId, owner.name, found.is === 'up' && found.ready ? inspectedAtMs : null)
-}
-
-/** A service is also down between the stop and the start of a restart. */
-const restartMs = 3_000
-
-function mustBeStarted(found: ServiceProcess): boolean {
-  return found.is === 'absent' || (found.is === 'down' && !found.wanted && Date.now() - found.sinceMs > restartMs)
-}
-
-async function ensureService(sandbox: Sandbox, box: BoxSpec, service: Service, { services }: World): Promise<void> {
-  services.ensureDefinition(box, service, sandbox.environment)
-  const found = services.inspectService(sandbox.id, service)
-  if (service.wanted && mustBeStarted(found)) await services.startService(box, service.name)
-  if (!service.wanted && found.is !== 'absent' && found.wanted)
-    await services.stopService(box, service.name, { stay: true })
 }

@@ -43,6 +43,14 @@ export async function setSandboxImage(db: Query, id: string, image: SandboxImage
   await db.query('update sandbox set image = $2 where id = $1', [id, image])
 }
 
+/** Null when it starts again. The sandbox has another status then, which watchers are told. */
+export async function setSandboxProblem(db: Query, id: string, problem: string | null): Promise<void> {
+  await db.query('update sandbox set problem = $2, updated_at = now() where id = $1 and problem is distinct from $2', [
+    id,
+    problem,
+  ])
+}
+
 export async function setUsedBytes(tx: Tx, id: string, bytes: number): Promise<void> {
   await tx.query('update sandbox set used_bytes = $2, measured_at = now() where id = $1', [id, bytes])
 }

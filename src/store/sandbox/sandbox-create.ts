@@ -1,7 +1,7 @@
 import type { Caller } from '../../model/account/token.ts'
 import { maxSandboxes, type Sandbox, type SandboxDetails } from '../../model/sandbox/sandbox.ts'
 import { callerColumns, callerCte } from '../account/token.ts'
-import type { Query } from '../db.ts'
+import type { Db, Query } from '../db.ts'
 import { aliveSandbox, foundSandbox, type SandboxRow, sandboxColumns } from './sandbox.ts'
 
 export type NewSandbox = Pick<
@@ -96,4 +96,20 @@ async function tryInsert(db: Query, tokenHash: Buffer, input: NewSandbox): Promi
   })
   const row = rows[0]
   return row && { ...foundSandbox(row)!, orgFound: row.orgFound, nameTaken: row.nameTaken, hasRoom: row.hasRoom }
+}
+
+/**
+ * Runs the task if nothing has this slot. A box that is created meanwhile and wants it waits for the end of the task, which
+ * must be short.
+ */
+export async function withFreeSlot(db: Db, slot: number, task: () => Promise<void>): Promise<void> {
+  await db.transaction(async (tx) => {
+    const { rowCount } = await tx.query(
+      `insert into box_slot (slot, holder) values ($1, 'stray') on conflict do nothing`,
+      [slot],
+    )
+    if (rowCount === 0) return
+    await task()
+    await tx.query('delete from box_slot where slot = $1', [slot])
+  })
 }

@@ -16,7 +16,7 @@ export const sandboxColumns = `sandbox.id, sandbox.org_id as "sandboxOrgId", san
   sandbox.labels, sandbox.environment, sandbox.memory_mb as "memoryMb", sandbox.cpus, sandbox.storage_gb as "storageGb",
   sandbox.region, sandbox.network_policy as "networkPolicy", sandbox.privileges, sandbox.resources,
   sandbox.source_id as "sourceId", sandbox.image, sandbox.used_bytes as "usedBytes", sandbox.measured_at as "measuredAt",
-  coalesce(sandbox.held_until > now(), false) as "isHeld", sandbox.created_at as "createdAt",
+  sandbox.problem, coalesce(sandbox.held_until > now(), false) as "isHeld", sandbox.created_at as "createdAt",
   sandbox.updated_at as "updatedAt", sandbox.last_running_at as "lastRunningAt"`
 
 /** A sandbox that is being deleted no longer exists for callers, and its name is free. */
@@ -142,6 +142,12 @@ export async function loadSandbox(db: Query, id: string): Promise<Sandbox | unde
     values: [id],
   })
   return rows[0] && sandboxOf(rows[0])
+}
+
+/** The ids of all sandboxes that have a box or may get one. */
+export async function listBoxHolders(db: Query): Promise<string[]> {
+  const { rows } = await db.query<{ id: string }>('select id from sandbox where slot is not null')
+  return rows.map(({ id }) => id)
 }
 
 /** Digests of the images in use, including those of sandboxes that are being deleted. */

@@ -4,11 +4,12 @@ import { callerCte } from '../account/token.ts'
 import type { Db, Query, Tx } from '../db.ts'
 import { visibleSandbox } from './sandbox.ts'
 
-const columns = `service.name, service.definition, service.http_port as "httpPort", service.health, service.wanted`
+const columns = `service.name, service.definition, service.http_port as "httpPort", service.health, service.wanted,
+  service.revision, service.stop_ms as "stopMs", service.problem`
 
 type Stored = Pick<ServiceDefinition, 'cmd' | 'args' | 'needs' | 'env' | 'dir'>
 
-interface Row extends Pick<Service, 'name' | 'httpPort' | 'health' | 'wanted'> {
+interface Row extends Pick<Service, 'name' | 'httpPort' | 'health' | 'wanted' | 'revision' | 'stopMs' | 'problem'> {
   definition: Stored
 }
 
@@ -43,9 +44,10 @@ export async function findService(
   }
 }
 
-function serviceOf({ name, definition, httpPort, health, wanted }: Row): Service {
+function serviceOf({ name, definition, httpPort, health, ...rest }: Row): Service {
   const { cmd, args, needs, env, dir } = definition
-  return { name, cmd, args, needs, httpPort, env, dir, health, wanted }
+  const { wanted, revision, stopMs, problem } = rest
+  return { name, cmd, args, needs, httpPort, env, dir, health, wanted, revision, stopMs, problem }
 }
 
 /** By name. */
@@ -58,24 +60,61 @@ export async function listServices(db: Query, sandboxId: string): Promise<Servic
   return rows.map(serviceOf)
 }
 
-/** Also marks the service as wanted. */
-export async function putService(tx: Tx, sandboxId: string, service: ServiceDefinition): Promise<void> {
+/** Also marks the service as wanted. A new revision replaces what runs. */
+export async function putService(
+  tx: Tx,
+  sandboxId: string,
+  service: ServiceDefinition,
+  { isNew }: { isNew: boolean },
+): Promise<void> {
   const { name, cmd, args, needs, env, dir, httpPort, health } = service
   const definition: Stored = { cmd, args, needs, env, dir }
   await tx.query(
-    `insert into service (sandbox_id, name, definition, http_port, health) values ($1, $2, $3, $4, $5)
+    `insert into service (sandbox_id, name, definition, http_port, health, revision) values ($1, $2, $3, $4, $5, 1)
      on conflict (sandbox_id, name) do update set definition = excluded.definition, http_port = excluded.http_port,
-       health = excluded.health, wanted = true, ready_at = null, failure = null, updated_at = now()`,
-    [sandboxId, name, JSON.stringify(definition), httpPort, health && JSON.stringify(health)],
+       health = excluded.health, wanted = true, ready_at = null, failure = null, problem = null, stop_ms = null,
+       revision = service.revision + $6, updated_at = now()`,
+    [sandboxId, name, JSON.stringify(definition), httpPort, health && JSON.stringify(health), isNew ? 1 : 0],
   )
 }
 
-export async function setWanted(tx: Tx, sandboxId: string, names: string[], wanted: boolean): Promise<void> {
+/** Whoever has the turn of the service next ends its process and starts another. */
+export async function renewService(tx: Tx, sandboxId: string, name: string): Promise<void> {
+  await tx.query(
+    'update service set revision = revision + 1, ready_at = null, problem = null where sandbox_id = $1 and name = $2',
+    [sandboxId, name],
+  )
+}
+
+export async function setWanted(tx: Tx, sandboxId: string, names: string[]): Promise<void> {
   await tx.query({
-    name: 'set-service-wanted',
-    text: `update service set wanted = $3, ready_at = case when $3 then ready_at end
-           where sandbox_id = $1 and name = any($2)`,
-    values: [sandboxId, names, wanted],
+    name: 'set-services-wanted',
+    text: 'update service set wanted = true, stop_ms = null where sandbox_id = $1 and name = any($2) and not wanted',
+    values: [sandboxId, names],
+  })
+}
+
+/** It has this time to end before it is killed. */
+export async function setUnwanted(tx: Tx, sandboxId: string, name: string, stopMs: number): Promise<void> {
+  await tx.query({
+    name: 'set-service-unwanted',
+    text: `update service set wanted = false, ready_at = null, problem = null, stop_ms = $3
+           where sandbox_id = $1 and name = $2`,
+    values: [sandboxId, name, stopMs],
+  })
+}
+
+/** Null means that the last change was made. */
+export async function setServiceProblem(
+  db: Query,
+  sandboxId: string,
+  name: string,
+  problem: string | null,
+): Promise<void> {
+  await db.query({
+    name: 'set-service-problem',
+    text: 'update service set problem = $3 where sandbox_id = $1 and name = $2 and problem is distinct from $3',
+    values: [sandboxId, name, problem],
   })
 }
 

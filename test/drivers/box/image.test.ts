@@ -43,15 +43,19 @@ async function pull(name: string, image: ImageSpec): Promise<BoxImage> {
   return { digest, env: config.env, workingDir: config.workingDir }
 }
 
+const stored = { wanted: true, revision: 1, stopMs: null, problem: null }
+
 function service(name: string, argv: [string, ...string[]], rest: Partial<Service> = {}): Service {
   const [cmd, ...args] = argv
-  return { name, cmd, args, needs: [], httpPort: null, env: {}, dir: null, health: null, wanted: true, ...rest }
+  return { name, cmd, args, needs: [], httpPort: null, env: {}, dir: null, health: null, ...stored, ...rest }
 }
 
+const ensure = (one: Service) => services.ensureService(spec, { name: one.name, service: one, environment: {} })
+const remove = (name: string) => services.ensureService(spec, { name, service: undefined, environment: {} })
+
 async function start(one: Service): Promise<void> {
-  services.ensureDefinition(spec, one, {})
   services.setOrder(spec, [one])
-  await services.startService(spec, one.name)
+  await ensure(one)
 }
 
 const isUp = (one: Service) => {
@@ -127,9 +131,9 @@ describe('services', () => {
     expect(await services.signalService(spec, 'one', 34)).toBe(true)
     await bench.sh(spec, `kill -9 ${pid}`)
     await until(() => isUp(one) !== undefined && isUp(one)!.pid !== pid)
-    await services.stopService(spec, 'one', { stay: true })
+    await ensure({ ...one, wanted: false })
     expect(services.inspectService(spec.id, one)).toMatchObject({ is: 'down', wanted: false })
-    await services.removeService(spec, 'one')
+    await remove('one')
   })
 
   test('wait for their dependencies, whose health is checked with tools of the host', async () => {
@@ -159,7 +163,7 @@ describe('services', () => {
     await bench.boxes.stopBox(spec.id)
     await bench.boxes.ensureBox(spec)
     await until(() => isUp(asked) !== undefined && isUp(web) !== undefined)
-    for (const name of ['asked', 'web']) await services.removeService(spec, name)
+    for (const name of ['asked', 'web']) await remove(name)
   })
 
   test('report why they cannot run', async () => {
@@ -169,7 +173,7 @@ describe('services', () => {
       const found = services.inspectService(spec.id, none)
       return found.is !== 'absent' && found.is !== 'up' && found.end?.code === 127
     })
-    await services.removeService(spec, 'none')
+    await remove('none')
   })
 })
 
@@ -303,8 +307,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('without root', () => {
       await boxes.ensureBox(spec)
       seen.first = await sh('pwd; id -u; echo kept > /etc/kept; rm /etc/group')
       const one = ${JSON.stringify(service('one', ['sleep', '100']))}
-      services.ensureDefinition(spec, one, {})
-      await services.startService(spec, 'one')
+      await services.ensureService(spec, { name: 'one', service: one, environment: {} })
       seen.isUp = await waitUntil(() => services.inspectService(spec.id, one).ready === true, 30)
       await boxes.stopBox(spec.id)
       await boxes.ensureBox(spec)

@@ -32,6 +32,9 @@ describe.runIf(isRoot())('a full disk quota', () => {
     dir: null,
     health: null,
     wanted: true,
+    revision: 1,
+    stopMs: null,
+    problem: null,
   }
   const isReady = () => {
     const found = services.inspectService(spec.id, loop)
@@ -46,8 +49,7 @@ describe.runIf(isRoot())('a full disk quota', () => {
     services = boxServices({ home: bench.home, boxes })
     spec = { ...bench.newSpec(), storageGb: 32 * megabyte }
     await boxes.ensureBox(spec)
-    services.ensureDefinition(spec, loop, {})
-    await services.startService(spec, loop.name)
+    await services.ensureService(spec, { name: loop.name, service: loop, environment: {} })
     await until(() => isReady())
   })
 

@@ -434,8 +434,9 @@ describe('running', () => {
   test('requests wait during a restart, and the loop does not interfere', async () => {
     const { id } = (await create('box')).body
     await run('box')
-    await platform.sql(`update sandbox set held_until = now() + interval '1 minute'`)
     fake.boxesUp.delete(id)
+    const other = Promise.withResolvers<void>()
+    const change = fake.turns.take(`sandbox ${id}`, 1_000, () => other.promise)
     let isThere = false
     const restarted = run('box').finally(() => {
       isThere = true
@@ -443,7 +444,8 @@ describe('running', () => {
     await platform.sql('update work set run_at = now()')
     expect((await platform.turn())?.result).toBe('wait')
     expect([isThere, fake.boxesUp.has(id)]).toEqual([false, false])
-    await platform.sql('update sandbox set held_until = now()')
+    other.resolve()
+    await change
     expect((await restarted).status).toBe(200)
     expect(await platform.sql('select held_until from sandbox')).toEqual([{ held_until: null }])
   })

@@ -1,4 +1,5 @@
 import type { BoxServices, LogItem, LogReader } from '../../../src/drivers/box/service/driver.ts'
+import { definitionText, type Service } from '../../../src/model/sandbox/service.ts'
 import type { ServiceProcess } from '../../../src/model/sandbox/service-state.ts'
 
 export interface FakeService {
@@ -6,6 +7,8 @@ export interface FakeService {
   /** The result of a start. Without an exit code the service keeps running; `isBack` means that it was restarted. */
   life?: { lines?: string[]; code?: number; problem?: string; isBack?: boolean }
   log: LogItem[]
+  /** The definition and revision that it was last started with. */
+  definition?: string
 }
 
 let pids = 100
@@ -19,28 +22,21 @@ export function fakeServices(services: () => Map<string, FakeService>): BoxServi
   }
   return {
     inspectService: (boxId, { name }) => at(boxId, name).process,
-    ensureDefinition: (box, { name }) => {
-      at(box.id, name)
-    },
-    setOrder: () => undefined,
-    startService: async (box, name) => start(at(box.id, name)),
-    hurryService: (boxId, name) => start(at(boxId, name)),
-    stopService: async (box, name) => {
+    ensureService: async (box, { name, service: row }, onDown) => {
+      if (!row) return void services().delete(`${box.id}/${name}`)
       const service = at(box.id, name)
-      service.process = {
-        is: 'down',
-        wanted: false,
-        sinceMs: Date.now(),
-        end: { code: 143, problem: undefined },
-        restarts: 0,
-        nextRestartAtMs: undefined,
-      }
-      for (const stream of ['stdout', 'stderr'] as const) service.log.push({ is: 'end', stream, code: 143 })
+      const mustEnd = !row.wanted || service.definition !== definitionOf(row)
+      if (mustEnd && service.process.is !== 'absent') stop(service)
+      onDown?.()
+      service.definition = definitionOf(row)
+      if (row.wanted && !obeys(row, service)) start(service)
     },
+    isSettled: (box, row) => obeys(row, at(box.id, row.name)) && at(box.id, row.name).definition === definitionOf(row),
+    isCurrent: (boxId, row) => at(boxId, row.name).definition === definitionOf(row),
+    isDiskFull: () => false,
+    setOrder: () => undefined,
+    hurryService: (boxId, name) => start(at(boxId, name)),
     signalService: async (box, name) => at(box.id, name).process.is === 'up',
-    removeService: async (box, name) => {
-      services().delete(`${box.id}/${name}`)
-    },
     listDefined: (boxId) =>
       [...services().keys()].filter((key) => key.startsWith(`${boxId}/`)).map((key) => key.slice(boxId.length + 1)),
     openLog: (boxId, name) => ({
@@ -50,6 +46,23 @@ export function fakeServices(services: () => Map<string, FakeService>): BoxServi
       fromTime: async () => readerOf(at(boxId, name), 0),
     }),
   }
+}
+
+const definitionOf = (row: Service) => `${row.revision} ${definitionText(row)}`
+
+const obeys = (row: Service, { process }: FakeService) =>
+  process.is === 'absent' ? !row.wanted : process.wanted === row.wanted
+
+function stop(service: FakeService): void {
+  service.process = {
+    is: 'down',
+    wanted: false,
+    sinceMs: Date.now(),
+    end: { code: 143, problem: undefined },
+    restarts: 0,
+    nextRestartAtMs: undefined,
+  }
+  for (const stream of ['stdout', 'stderr'] as const) service.log.push({ is: 'end', stream, code: 143 })
 }
 
 function start(service: FakeService): void {

@@ -1,6 +1,7 @@
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import type { LiveContext } from '../../../src/live/context.ts'
 import type { World } from '../../../src/reconcile/step.ts'
+import { turnsWith } from '../../../src/store/turn.ts'
 import { FakeApps } from './apps.ts'
 import { FakeImages, FakeMachines } from './machines.ts'
 import { fakeServices } from './services.ts'
@@ -13,6 +14,8 @@ type HostAccess = Pick<
 /** Every driver in memory. The areas share one flat object, so that a test finds each switch by its name. */
 export class FakeWorld extends FakeApps {
   readonly encryptionKey = randomBytes(32)
+  /** Those of one process. */
+  readonly turns = turnsWith(async () => async () => undefined)
   /** The root tokens that were written to the file, oldest first. */
   rootTokens: string[] = []
 
@@ -35,6 +38,7 @@ export class FakeWorld extends FakeApps {
       writeRootToken: (token) => void this.rootTokens.push(token),
       lookUpName: () => this.called({ a: [], aaaa: [], cname: [] }),
       db,
+      turns: this.turns,
       encryptionKey: this.encryptionKey,
       hosting: this.hosting,
       postgres: this.postgres,

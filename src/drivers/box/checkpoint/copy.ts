@@ -141,6 +141,11 @@ function failureOf(state: JobState & { is: 'ended' }): string {
 export async function stopCopies(home: Home, jobs: JobDriver): Promise<void> {
   const copies = readdirSync(home.tree).filter((name) => name.startsWith('checkpoint-'))
   for (const job of copies) await jobs.removeJob(job)
-  const groups = globSync(`/sys/fs/cgroup/freezer/${cgroupName(home, 'sandbox-')}*`)
+  await thawCopies(home, '*')
+}
+
+/** Thaws the processes of the box with this id, or of all boxes for `*`, after their copies have ended. */
+export async function thawCopies(home: Home, id: string): Promise<void> {
+  const groups = globSync(`/sys/fs/cgroup/freezer/${cgroupName(home, `sandbox-${id}`)}`)
   for (const group of groups) await run('perl', [script, 'thaw', group])
 }

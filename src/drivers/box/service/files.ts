@@ -2,14 +2,20 @@
 import { chmodSync, chownSync, lstatSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import type { BoxImage } from '../../../model/sandbox/box.ts'
-import { type ServiceDefinition, startLevels } from '../../../model/sandbox/service.ts'
+import { type Service, type ServiceDefinition, startLevels } from '../../../model/sandbox/service.ts'
 import { ensureDirectory, temporaryPath } from '../../host/atomic-file.ts'
 import { shellQuote } from '../../host/shell.ts'
-import { ensureUntrustedDirectory, readUntrustedFile, withUntrustedDirectory } from '../../host/untrusted-file.ts'
+import {
+  ensureUntrustedDirectory,
+  inspectUntrustedFile,
+  readUntrustedFile,
+  withUntrustedDirectory,
+} from '../../host/untrusted-file.ts'
 import { readIsolationMode } from '../disk.ts'
 import { boxPath, defaultEnvironment } from '../enter/enter.ts'
 import { type BoxPaths, innerPathsOf, type ScriptPaths } from '../paths.ts'
 import { toolPath } from '../tools.ts'
+import { revisionOf } from './revision.ts'
 import { errorLogName, renderErrorLog, renderService, type ServiceFiles } from './script.ts'
 
 export interface ServiceBox {
@@ -20,7 +26,7 @@ export interface ServiceBox {
 }
 
 export interface ServiceSettings {
-  definition: ServiceDefinition
+  definition: Service
   /** The environment of the sandbox. */
   environment: Record<string, string>
   /** True when s6 must not start the service by itself. */
@@ -37,7 +43,7 @@ export function scannedEntries(name: string): string[] {
   return [errorLogName(name), name]
 }
 
-/** Writes the definition of the service where s6 finds it. */
+/** Writes the definition of the service where s6 finds it. Fails if the box has no directory any more. */
 export function ensureFiles(box: ServiceBox, { definition, environment, down }: ServiceSettings): void {
   const { name } = definition
   const inner = scriptPaths(box)
@@ -45,12 +51,26 @@ export function ensureFiles(box: ServiceBox, { definition, environment, down }: 
   for (const stream of ['stdout', 'stderr'])
     ensureUntrustedDirectory(box.paths.log, `${name}/${stream}`, { mode: 0o755, uid: box.uid })
   ensureEntry(box, errorLogName(name), renderErrorLog(name, inner), [''])
-  const variables = { ...defaultEnvironment(inner.home, box.image), ...environment }
-  const files = { ...renderService(definition, variables, inner), ...(down && { down: '' }) }
-  ensureEntry(box, name, files, ['', '/log'], ['state'])
+  // The revision is written last: a service whose files are only partly of this definition is outdated.
+  const files = { ...renderFiles(box, definition, environment), ...(down && { down: '' }) }
+  ensureEntry(box, name, { ...files, definition: revisionOf(definition) }, ['', '/log'], ['state'])
   if (!definition.health)
     withUntrustedDirectory(box.paths.run, name, (directory) => rmSync(`${directory}/health`, { force: true }))
   markDown(box, name, down)
+}
+
+function renderFiles(box: ServiceBox, definition: Service, environment: Record<string, string>): ServiceFiles {
+  const inner = scriptPaths(box)
+  return renderService(definition, { ...defaultEnvironment(inner.home, box.image), ...environment }, inner)
+}
+
+/** Whether the files are those that `ensureFiles` writes. */
+export function hasFiles(box: ServiceBox, { definition, environment, down }: ServiceSettings): boolean {
+  const { name } = definition
+  const isSame = ([file, text]: [string, string]) =>
+    readUntrustedFile(box.paths.run, `${name}/${file}`, Buffer.byteLength(text))?.toString() === text
+  const isMarkedDown = inspectUntrustedFile(box.paths.run, `${name}/down`) !== undefined
+  return isMarkedDown === down && Object.entries(renderFiles(box, definition, environment)).every(isSame)
 }
 
 function scriptPaths({ paths, image }: ServiceBox): ScriptPaths {
@@ -88,6 +108,7 @@ function ensureEntry(
 function makeEntry(box: ServiceBox, directory: string, files: ServiceFiles, leaves: string[]): void {
   // Made where the box cannot see it.
   const fresh = temporaryPath(box.paths.directory)
+  mkdirSync(fresh)
   try {
     for (const path of new Set([...leaves, ...Object.keys(files)].map((part) => dirname(`${fresh}/${part}`)))) {
       mkdirSync(path, { recursive: true })

@@ -9,6 +9,8 @@ steady_seconds=10 # a run of this length does not count as a failure to start
 [ -p "$state/stderr" ] || mkfifo -m 600 "$state/stderr" 2>/dev/null
 exec </dev/null 2<>"$state/stderr"
 if [ "$1" = 256 ]; then code=$((128 + $2)); else code=$1; fi
+# The supervisor forgets the code when it ends itself, as with the sandbox.
+echo "$code" > "$state/ended"
 wanted=$(s6-svstat -o wantedup . 2>/dev/null)
 count=0 short=0 delay=0 problem=
 if [ "$wanted" = true ]; then

@@ -27,6 +27,9 @@ note_clock() {
   echo "$clock" > "$state/clock"
 }
 
+# Its exit code says that the disk is full, because nothing can be written then that says so.
+disk_full=75
+
 fail() { # <exit code> <message>
   echo "$2" > "$state/problem"
   echo "$2" >&2
@@ -78,7 +81,8 @@ check_command "$1"
 count=0
 [ -s "$state/restarts" ] && read -r count rest < "$state/restarts"
 note_clock
-echo "$$ $count" > "$state/begun"
+# Without the record the service would run and never be reported as started.
+echo "$$ $count" > "$state/begun" || fail $disk_full 'there is no space left on the disk of the sandbox'
 # The environment of the service may have variables of the same names, so none of these may be exported by accident.
 unset state services needs directory directory_shown search command_shown health
-unset line rest field ticks clock code why entry file old began need count OLDPWD
+unset line rest field ticks clock code why entry file old began need count disk_full OLDPWD

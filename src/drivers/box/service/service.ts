@@ -1,9 +1,11 @@
 // Services of a box, supervised by the s6 inside it. The state files of s6 are in directories that the box can write, so
 // they are parsed as untrusted input. Commands go to s6 through its control pipes.
-import { existsSync, readdirSync, rmSync, unlinkSync } from 'node:fs'
+import { existsSync, readdirSync, rmSync, statfsSync, unlinkSync } from 'node:fs'
 import { basename } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BoxSpec } from '../../../model/sandbox/box.ts'
+import type { Service } from '../../../model/sandbox/service.ts'
+import type { ServiceProcess } from '../../../model/sandbox/service-state.ts'
 import type { Home } from '../../host/home.ts'
 import { emptyTrash, moveToTrash } from '../../host/trash.ts'
 import { withUntrustedDirectory } from '../../host/untrusted-file.ts'
@@ -11,10 +13,11 @@ import type { SupervisedStatus } from '../../s6/status.ts'
 import type { BoxDriver } from '../driver.ts'
 import { boxPaths, boxUid } from '../paths.ts'
 import { toolPath } from '../tools.ts'
-import type { BoxServices } from './driver.ts'
+import type { BoxServices, WantedService } from './driver.ts'
 import {
   ensureFiles,
   ensureShutdown,
+  hasFiles,
   markDown,
   type ServiceBox,
   scannedEntries,
@@ -22,6 +25,7 @@ import {
   supervisedParts,
 } from './files.ts'
 import { openServiceLog } from './log.ts'
+import { isOutdated } from './revision.ts'
 import { defaultStopMs } from './script.ts'
 import { scriptText } from './script-text.ts'
 import { inspectProcess, type RunPaths, readStartId, readStatus, runPaths, writePipe } from './status.ts'
@@ -57,17 +61,58 @@ export function boxServices(host: Host): BoxServices {
   })
   return {
     inspectService: (boxId, { name, health }) => inspectProcess(runPathsOf(boxId, name), health !== null),
-    ensureDefinition: (spec, service, environment) =>
-      ensureFiles(boxOf(spec), { definition: service, environment, down: !service.wanted }),
+    ensureService: (spec, wanted, onDown) => ensureService(target(spec, wanted.name), wanted, onDown),
+    isSettled: (spec, service, environment) => isSettled(boxOf(spec), service, environment),
+    isCurrent: (boxId, service) => !isOutdated(boxPaths(home, boxId).run, service),
+    isDiskFull: (boxId) => isDiskFull(boxPaths(home, boxId).directory),
     setOrder: (spec, services) => ensureShutdown(boxOf(spec), services),
-    startService: (spec, name) => startService(target(spec, name)),
     hurryService: (boxId, name) => wake(runPathsOf(boxId, name)),
-    stopService: (spec, name, options) => stopService(target(spec, name), options),
     signalService: (spec, name, signal) => signalService(target(spec, name), signal),
-    removeService: (spec, name) => removeService(target(spec, name)),
     listDefined: (boxId) => listDefined(boxPaths(home, boxId).service),
     openLog: (boxId, name) => openServiceLog(boxPaths(home, boxId).log, name),
   }
+}
+
+/** Whether s6 does what the row says: it may still be stopping the service, or wait before it starts it again. */
+function obeys({ wanted }: Service, found: ServiceProcess): boolean {
+  return found.is === 'absent' ? !wanted : found.wanted === wanted
+}
+
+function isSettled(box: ServiceBox, service: Service, environment: Record<string, string>): boolean {
+  const { run } = box.paths
+  const found = inspectProcess(runPaths(run, service.name), false)
+  if (!obeys(service, found) || isOutdated(run, service)) return false
+  return hasFiles(box, { definition: service, environment, down: !service.wanted })
+}
+
+async function ensureService(
+  target: Target,
+  { service, environment }: WantedService,
+  onDown: () => void = () => undefined,
+): Promise<void> {
+  if (!service) return removeService(target)
+  const { box, run } = target
+  // A directory that the removal of the box has taken away must not be made again.
+  if (!existsSync(box.paths.service)) return
+  const { wanted, stopMs } = service
+  const mustEnd = !wanted || isOutdated(run.run, service)
+  const stop = () => stopService(target, { timeoutMs: stopMs ?? defaultStopMs })
+  if (mustEnd) await stop()
+  onDown()
+  ensureFiles(box, { definition: service, environment, down: mustEnd })
+  if (!wanted) return
+  // A box that starts at this moment may have started it before its files were replaced.
+  if (mustEnd && isUp(readStatus(run))) await stop()
+  if (!obeys(service, inspectProcess(run, false))) await startService(target)
+}
+
+/** Less than any program can use. */
+const minFreeBytes = 16 * 1024
+
+function isDiskFull(directory: string): boolean {
+  if (!existsSync(directory)) return false
+  const { bavail, bsize } = statfsSync(directory)
+  return bavail * bsize < minFreeBytes
 }
 
 function listDefined(directory: string): string[] {
@@ -112,6 +157,7 @@ async function ensureSupervised({ box: { paths }, name }: Target): Promise<void>
     throw new Error(`s6 did not start to supervise service ${name}`)
 }
 
+/** Resets the restart count. When this resolves, the service has started, and may have ended again. */
 async function startService(target: Target): Promise<void> {
   const { box, name, run } = target
   markDown(box, name, false)
@@ -146,12 +192,13 @@ const finishMs = 5_000
 /** Most services end within this time; for the others, the rest of the process group is signalled as well. */
 const promptMs = 40
 
+/** Ends all processes of the service, which is not started with the box either until it is started again. */
 async function stopService(
   { host, spec, box, name, run }: Target,
-  { timeoutMs = defaultStopMs, stay }: { timeoutMs?: number; stay: boolean },
+  { timeoutMs }: { timeoutMs: number },
 ): Promise<void> {
   if (!existsSync(`${box.paths.run}/${name}`)) return
-  if (stay) markDown(box, name, true)
+  markDown(box, name, true)
   setStopTimeout(box, name, timeoutMs)
   if (!writePipe(run.run, run.control, 'd')) return
   const isDown = () => {
@@ -210,7 +257,7 @@ async function signalService({ host, spec, run }: Target, signal: number): Promi
 async function removeService(target: Target): Promise<void> {
   const { host, name } = target
   const { paths } = target.box
-  await stopService(target, { stay: true })
+  await stopService(target, { timeoutMs: defaultStopMs })
   for (const entry of scannedEntries(name)) rmSync(`${paths.service}/${entry}`, { force: true })
   await endSupervision(paths.run, name)
   for (const entry of scannedEntries(name)) moveToTrash(host.home, `${paths.run}/${entry}`)

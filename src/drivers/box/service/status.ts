@@ -1,6 +1,7 @@
 // Reads what s6-supervise and the service's own scripts write about a service of a box. The box owns these files, so
 // they are untrusted: symlinks are not followed, lengths are limited, and every value is checked.
 import { closeSync, fstatSync, readSync, writeSync } from 'node:fs'
+import { diskFullProblem } from '../../../model/sandbox/service.ts'
 import type { ServiceEnd, ServiceProcess } from '../../../model/sandbox/service-state.ts'
 import { openUntrustedFile, openUntrustedPipe } from '../../host/untrusted-file.ts'
 import { decodeStatus, type SupervisedStatus } from '../../s6/status.ts'
@@ -61,6 +62,8 @@ export interface RunPaths {
   state: string
   /** Written when the program ends on its own: the number of restarts, the delay and why it could not start. */
   restarts: string
+  /** The last exit code. */
+  ended: string
   health: string
   /** A pipe; writing to it ends the delay before a restart. */
   wake: string
@@ -76,6 +79,7 @@ export function runPaths(run: string, name: string): RunPaths {
     begun: `${state}/begun`,
     state,
     restarts: `${state}/restarts`,
+    ended: `${state}/ended`,
     health: `${state}/health`,
     wake: `${state}/wake`,
   }
@@ -100,7 +104,7 @@ export function inspectProcess(paths: RunPaths, hasHealth: boolean): ServiceProc
   if (status.pid === 0 || status.finishing) {
     const last = readRestarts(paths)
     // A wanted service that has not ended on its own is about to start.
-    const end = wanted && !last ? undefined : endOf(status, last)
+    const end = wanted && !last ? findDiskFull(status) : endOf(paths, status, last)
     const nextRestartAtMs = wanted && last ? last.nextAtMs : undefined
     const is = status.finishing ? 'ending' : 'down'
     return { is, wanted, sinceMs: Number(status.since / 1000n), end, restarts: last?.count ?? 0, nextRestartAtMs }
@@ -136,8 +140,23 @@ function readRestarts(paths: RunPaths): Restarts | undefined {
   return { count: Number(match[1]), nextAtMs: file.changedAtMs + Number(match[2]) * 1000, problem: match[3]! }
 }
 
-function endOf({ waitStatus }: SupervisedStatus, last: Restarts | undefined): ServiceEnd {
-  return { code: exitCodeOf(waitStatus), problem: last?.problem || undefined }
+function endOf(paths: RunPaths, { waitStatus, finishing }: SupervisedStatus, last: Restarts | undefined): ServiceEnd {
+  // A supervisor that has never seen the service run reports 0.
+  const known = waitStatus === 0 && !finishing ? readEnded(paths) : undefined
+  return { code: known ?? exitCodeOf(waitStatus), problem: last?.problem || undefined }
+}
+
+function readEnded({ run, ended }: RunPaths): number | undefined {
+  const match = /^(\d{1,3})\n/.exec(readStateFile(run, ended)?.bytes.toString('latin1') ?? '')
+  return match ? Number(match[1]) : undefined
+}
+
+/** The exit code of `run.sh` when it can record neither a start nor a failure. */
+const diskFullCode = 75
+
+function findDiskFull({ waitStatus }: SupervisedStatus): ServiceEnd | undefined {
+  const code = exitCodeOf(waitStatus)
+  return code === diskFullCode ? { code, problem: diskFullProblem } : undefined
 }
 
 function parseHealth(file: StateFile | undefined) {
