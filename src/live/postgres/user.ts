@@ -1,5 +1,4 @@
-import { badRequest, conflict, notFound } from '../../model/errors.ts'
-import { keyedQueue } from '../../model/keyed-queue.ts'
+import { badRequest, conflict, notFound, unavailable } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { checkName } from '../../model/postgres/name.ts'
 import {
@@ -8,6 +7,7 @@ import {
   isReservedUser,
   newPassword,
   type UserRole,
+  userTurn,
 } from '../../model/postgres/user.ts'
 import { seal, unseal } from '../../model/seal.ts'
 import {
@@ -24,6 +24,9 @@ import {
 import { type LiveContext, withDeadline } from '../context.ts'
 import { getReadyCluster } from './cluster.ts'
 import { endPooledSessions } from './pooler.ts'
+
+/** Longer than the deadline of the change that has the turn. */
+const maxWaitMs = 15_000
 
 export interface UserCredentials {
   username: string
@@ -45,7 +48,7 @@ export async function createClusterUser(ctx: LiveContext, clusterId: string, inp
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(input.username)
   const { username, role } = input
-  return serialize(cluster.id, username, async () => {
+  return serialize(ctx, cluster, username, async () => {
     await finishDeletion(ctx, cluster, username)
     if (await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')) throw userExists(username)
     checkName(username)
@@ -66,7 +69,7 @@ export async function changeUserRole(
 ): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(username)
-  await serialize(cluster.id, username, async () => {
+  await serialize(ctx, cluster, username, async () => {
     await requireKept(ctx, cluster, username)
     const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
     // The stored role is written last, so it differs after a change that was interrupted.
@@ -80,7 +83,7 @@ export async function changeUserRole(
 export async function deleteClusterUser(ctx: LiveContext, clusterId: string, username: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(username)
-  await serialize(cluster.id, username, async () => {
+  await serialize(ctx, cluster, username, async () => {
     if (await finishDeletion(ctx, cluster, username)) return
     const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
     if (!user) {
@@ -132,7 +135,7 @@ export async function rotatePassword(
 ): Promise<UserCredentials> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(username)
-  return serialize(cluster.id, username, async () => {
+  return serialize(ctx, cluster, username, async () => {
     await requireKept(ctx, cluster, username)
     const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
     if (!user) throw userNotFound()
@@ -148,14 +151,19 @@ export async function rotatePassword(
   })
 }
 
-const changes = keyedQueue()
-
 /**
  * Runs changes of the same user one after another. With two concurrent rotations, the stored password might not be the one
  * in effect; and PostgreSQL rejects concurrent changes of a role.
  */
-function serialize<T>(clusterId: string, username: string, change: () => Promise<T>): Promise<T> {
-  return changes(`${clusterId}/${username}`, change)
+async function serialize<T>(
+  ctx: LiveContext,
+  cluster: Cluster,
+  username: string,
+  change: () => Promise<T>,
+): Promise<T> {
+  const turn = await ctx.turns.take(userTurn(cluster.id, username), maxWaitMs, change)
+  if (!turn) throw unavailable(`another change of user ${username} takes long; try again in a moment`)
+  return turn.value
 }
 
 function checkNotReserved(username: string): void {

@@ -16,6 +16,11 @@ export function isReservedUser(username: string): boolean {
 
 const reservedUsers = new Set(['postgres', 'berth', 'flypgadmin', 'repmgr', 'public', 'none', ...userRoles])
 
+/** The key of the turn that changes of a user take. */
+export function userTurn(clusterId: string, username: string): string {
+  return `user ${clusterId}/${username}`
+}
+
 /** The database in which an import is prepared. */
 export const copyDatabase = 'berth_import'
 

@@ -1,5 +1,5 @@
 import type { Cluster } from '../../model/postgres/cluster.ts'
-import { newPassword } from '../../model/postgres/user.ts'
+import { newPassword, userTurn } from '../../model/postgres/user.ts'
 import { seal, unseal } from '../../model/seal.ts'
 import {
   deleteStoredUser,
@@ -31,16 +31,24 @@ export async function settlePasswords(cluster: Cluster, { db, postgres, encrypti
   }
 }
 
+/** Longer than taking a free turn lasts. */
+const turnWaitMs = 1_000
+
 /** Finishes deletions of users that were interrupted. */
-export async function finishUserDeletions(cluster: Cluster, { db, postgres, pooler, hosting }: World): Promise<void> {
-  for (const username of await listInterruptedDeletions(db, cluster.id)) {
-    // A request may have finished it and created a new user of this name since the list was read.
-    if (!(await isBeingDeleted(db, cluster.id, username))) continue
-    await postgres.users.drop(cluster.id, username)
-    const address = { listen: hosting.listen, port: cluster.poolerPort! }
-    await pooler.endSessions(cluster.id, address, { user: username })
-    await deleteStoredUser(db, cluster.id, username)
+export async function finishUserDeletions(cluster: Cluster, world: World): Promise<void> {
+  for (const username of await listInterruptedDeletions(world.db, cluster.id)) {
+    // While a request has the turn, it finishes the deletion itself.
+    await world.turns.take(userTurn(cluster.id, username), turnWaitMs, () => finishUserDeletion(cluster, username, world))
   }
+}
+
+async function finishUserDeletion(cluster: Cluster, username: string, world: World): Promise<void> {
+  const { db, postgres, pooler, hosting } = world
+  if (!(await isBeingDeleted(db, cluster.id, username))) return
+  await postgres.users.drop(cluster.id, username)
+  const address = { listen: hosting.listen, port: cluster.poolerPort! }
+  await pooler.endSessions(cluster.id, address, { user: username })
+  await deleteStoredUser(db, cluster.id, username)
 }
 
 /** Gives a restored cluster new passwords, so that those of its source do not work there. */
