@@ -38,7 +38,9 @@ const turnWaitMs = 1_000
 export async function finishUserDeletions(cluster: Cluster, world: World): Promise<void> {
   for (const username of await listInterruptedDeletions(world.db, cluster.id)) {
     // While a request has the turn, it finishes the deletion itself.
-    await world.turns.take(userTurn(cluster.id, username), turnWaitMs, () => finishUserDeletion(cluster, username, world))
+    await world.turns.take(userTurn(cluster.id, username), turnWaitMs, () =>
+      finishUserDeletion(cluster, username, world),
+    )
   }
 }
 
