@@ -115,6 +115,12 @@ async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], worl
 
 const archiveTimeoutSeconds = 3
 
+/**
+ * Each interruption starts the deadline again, because the work it undid was progress. More of them than a host is restarted
+ * within one restore have a reason that does not go away, such as too little memory.
+ */
+const maxSetbacks = 20
+
 /** Measuring the progress slows down the copy, so it is done only this often. */
 const copyTimeoutSeconds = 2
 
@@ -128,7 +134,8 @@ async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world
   if (seen.is === 'failed') return fail(cluster, restore, seen, world)
   if (seen.is === 'absent') return wait(pauseSeconds, 'starting the copy')
   const { bytesDone, bytesTotal, bytesVerified } = seen
-  await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
+  const setbacks = await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
+  if (setbacks > maxSetbacks) return advance('failed', `the copy was interrupted ${setbacks} times`)
   return wait(pauseSeconds, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
 }
 
@@ -138,9 +145,15 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
   if (seen.is === 'failed') return fail(cluster, restore, seen, world)
-  const { replayedUntil, replayedLsn } = seen
-  await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
-  return wait(pauseSeconds, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
+  const { replayedUntil, replayedLsn, problem } = seen
+  const setbacks = await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
+  if (setbacks > maxSetbacks) {
+    return advance(
+      'failed',
+      `the replay was interrupted ${setbacks} times${problem === undefined ? '' : `; ${problem}`}`,
+    )
+  }
+  return wait(pauseSeconds, problem ?? (replayedUntil ? `replayed until ${replayedUntil}` : 'replaying'))
 }
 
 function fail(cluster: Cluster, restore: Restore, failure: RestoreFailure, world: World) {
