@@ -24,9 +24,9 @@ demo: ## play a restore session in one minute
 	@scripts/setup.sh run
 	@exec scripts/demo.sh
 
-soak: ## a thousand restores per major version, with clock steps and damaged files, compared with the log
+soak: ## restores compared with the log, with clock steps and damage; BERTH_SOAK_TARGETS=1000 per major version
 	@scripts/setup.sh test
-	@BERTH_SOAK_TARGETS=1000 BERTH_SOAK_SECONDS=60 npm test --silent -- --no-file-parallelism test/e2e/postgres/oracle
+	@exec node_modules/.bin/node scripts/soak.ts
 
 bench: ## run the benchmarks
 	@scripts/setup.sh bench
