@@ -1,6 +1,17 @@
 // What a copy says about files that it cannot read. Only damage of the files themselves may be recorded.
 import { spawnSync } from 'node:child_process'
-import { existsSync, readFileSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  openSync,
+  readFileSync,
+  readSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
@@ -22,6 +33,7 @@ import {
   takeBackup,
   untilCopied,
 } from '../../support/restore.ts'
+import { type BrokenFile, breakBlock } from '../../support/unreadable-block.ts'
 import { until } from '../../support/until.ts'
 
 let bench: RestoreBench
@@ -29,6 +41,7 @@ let source: TestCluster
 let backup: Backup
 let end: string
 const mounts: string[] = []
+const broken: BrokenFile[] = []
 
 beforeAll(async () => {
   bench = await openRestoreBench()
@@ -42,6 +55,7 @@ beforeAll(async () => {
 afterEach(async () => {
   await bench.removeTargets()
   for (const path of mounts.splice(0)) spawnSync('umount', [path])
+  for (const file of broken.splice(0)) file.remove()
 })
 afterAll(() => bench?.remove(), 120_000)
 
@@ -77,6 +91,22 @@ function breakFile(path: string): void {
   const { status, stderr } = spawnSync('mount', ['--bind', `/proc/${process.pid}/mem`, path])
   if (status !== 0) throw new Error(String(stderr))
   mounts.push(path)
+}
+
+/** Returns false where this host cannot do that. */
+function breakMiddle(path: string): boolean {
+  const file = isRoot() ? breakBlock(path) : undefined
+  if (!file) return false
+  broken.push(file)
+  const descriptor = openSync(path, 'r')
+  try {
+    const bytes = Buffer.alloc(10)
+    expect(readSync(descriptor, bytes, 0, 10, 0)).toBe(10)
+    expect(() => readSync(descriptor, bytes, 0, 10, file.offset)).toThrow('EIO')
+  } finally {
+    closeSync(descriptor)
+  }
+  return true
 }
 
 describe('A backup is damaged', () => {
@@ -141,6 +171,17 @@ describe('A backup is damaged', () => {
     const copy = copyOfSource()
     breakFile(`${copy.data}/base/1/1259`)
     expect(readError(`${copy.data}/base/1/1259`)).toBe('EIO')
+    for (const trusted of [false, true]) {
+      expect(await copyFrom(copy.id, { pieces: [ownPiece(source.id, end)], trusted })).toMatchObject({
+        is: 'failed',
+        damage: expect.stringContaining('base/1/1259'),
+      })
+    }
+  })
+
+  test('with a block in the middle of a file that cannot be read', async (context) => {
+    const copy = copyOfSource()
+    if (!breakMiddle(`${copy.data}/base/1/1259`)) return context.skip()
     for (const trusted of [false, true]) {
       expect(await copyFrom(copy.id, { pieces: [ownPiece(source.id, end)], trusted })).toMatchObject({
         is: 'failed',
@@ -221,6 +262,17 @@ describe('WAL is damaged', () => {
     })
     // The size of the broken file is 0.
     expect(await copyFrom(copy.id)).toMatchObject({ is: 'failed', hole })
+  })
+})
+
+test('WAL is damaged with a block in the middle of a segment that cannot be read', async (context) => {
+  const copy = copyOfSource()
+  const last = '000000010000000000000003'
+  if (!breakMiddle(`${copy.archive}/${last}.partial`)) return context.skip()
+  expect(await copyFrom(copy.id)).toMatchObject({
+    is: 'failed',
+    reason: expect.stringContaining(last),
+    hole: { timeline: 1, fromLsn: '0/3000000', toLsn: '0/4000000', kind: 'damaged' },
   })
 })
 

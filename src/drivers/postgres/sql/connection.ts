@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { notFound, unavailable } from '../../../model/errors.ts'
 import { findNameProblem } from '../../../model/postgres/name.ts'
@@ -20,8 +19,6 @@ export interface Connections {
 
 const timeoutMs = 10_000
 const connectTimeoutMs = 5_000
-// Longer than a query may take.
-const closeTimeoutMs = timeoutMs + 2_000
 // Shorter than the statement timeout, so that the error of a blocked statement mentions the lock.
 const lockTimeoutMs = 5_000
 
@@ -134,7 +131,7 @@ export function openConnections(home: Home): Connections {
         return owner === id && (database === undefined || name.join('/') === database)
       })
       for (const [key] of closing) pools.delete(key)
-      await Promise.all(closing.map(([, pool]) => endPool(pool)))
+      await Promise.all(closing.map(([, pool]) => pool.end()))
     },
   }
 }
@@ -156,11 +153,6 @@ function openPool(home: Home, id: string, { major, port }: Connection, database:
   // Emitted when the server ends an idle connection, such as on a restart; the next query opens another one.
   pool.on('error', () => undefined)
   return pool
-}
-
-/** A server that was stopped with a signal does not close its connections. They end with its processes. */
-async function endPool(pool: pg.Pool): Promise<void> {
-  await Promise.race([pool.end(), sleep(closeTimeoutMs, undefined, { ref: false })])
 }
 
 interface Connection {
