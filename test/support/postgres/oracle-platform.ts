@@ -196,19 +196,18 @@ export class Tally {
     return this.counts.get(outcome) ?? 0
   }
 
+  /** Also into the file from which `make soak` makes its summary, so that one that is interrupted has a summary too. */
   private add(outcome: Outcome): void {
     this.counts.set(outcome, this.count(outcome) + 1)
+    const file = process.env.BERTH_SOAK_RESULTS
+    const { kind, major } = this
+    if (file !== undefined) appendFileSync(file, `${JSON.stringify({ kind, major, outcome })}\n`)
   }
 
-  /** Prints the counts, and adds them to the file from which `make soak` makes its summary. */
   print(): void {
     const total = [...this.counts.values()].reduce((sum, count) => sum + count, 0)
     const parts = [...this.counts].map(([outcome, count]) => `${count} ${outcome}`)
     console.info(`oracle of ${this.kind}, PostgreSQL ${this.major}: ${total} targets, ${parts.join(', ')}`)
-    const file = process.env.BERTH_SOAK_RESULTS
-    if (file === undefined) return
-    const line = { kind: this.kind, major: this.major, targets: total, counts: Object.fromEntries(this.counts) }
-    appendFileSync(file, `${JSON.stringify(line)}\n`)
   }
 }
 
