@@ -12,8 +12,11 @@ export interface BrokenFile {
   remove(): void
 }
 
-/** Mounts a copy of the file over it whose block in the middle cannot be read. Undefined if this host cannot mount Btrfs. */
-export function breakBlock(path: string): BrokenFile | undefined {
+/**
+ * Mounts a copy of the file over it of which one block cannot be read: not the first one, and one that begins below the limit.
+ * Undefined if this host cannot mount Btrfs.
+ */
+export function breakBlock(path: string, limit = statSync(path).size / 2): BrokenFile | undefined {
   const outside = temporaryDirectory()
   const [image, mount, copy] = [`${outside}/image`, `${outside}/m`, `${outside}/m/file`]
   const remove = () => {
@@ -22,25 +25,28 @@ export function breakBlock(path: string): BrokenFile | undefined {
   }
   execFileSync('mkdir', [mount])
   execFileSync('truncate', ['-s', '128M', image])
-  const mountImage = ['-o', 'loop', image, mount]
-  if (spawnSync('mkfs.btrfs', ['-q', image]).status !== 0 || spawnSync('mount', mountImage).status !== 0) {
+  const commands = [
+    ['mkfs.btrfs', '-q', image],
+    ['mount', '-o', 'loop', image, mount],
+  ]
+  if (commands.some(([command, ...args]) => spawnSync(command!, args).status !== 0)) {
     remove()
     return undefined
   }
   execFileSync('cp', ['-a', path, copy])
-  execFileSync('umount', [mount])
-  const offset = chooseOffset(path)
-  const block = readFileSync(path).subarray(offset, offset + blockBytes)
-  corrupt(image, block)
-  execFileSync('mount', mountImage)
+  execFileSync('sync', ['-f', mount])
+  const offset = chooseOffset(path, limit)
+  corrupt(image, readFileSync(path).subarray(offset, offset + blockBytes))
+  // Forgets what was cached of it.
+  execFileSync('dd', [`if=${copy}`, 'iflag=nocache', 'count=0', 'status=none'])
   execFileSync('mount', ['--bind', copy, path])
   return { offset, remove }
 }
 
-/** Of a block behind the first one that differs from the others. */
-function chooseOffset(path: string): number {
+/** Of a block that differs from the others. */
+function chooseOffset(path: string, limit: number): number {
   const bytes = readFileSync(path)
-  for (let at = Math.floor(statSync(path).size / 2 / blockBytes) * blockBytes; at > 0; at -= blockBytes) {
+  for (let at = (Math.ceil(limit / blockBytes) - 1) * blockBytes; at > 0; at -= blockBytes) {
     const block = bytes.subarray(at, at + blockBytes)
     if (block.some((byte) => byte !== 0) && bytes.indexOf(block) === at) return at
   }
@@ -51,9 +57,11 @@ function chooseOffset(path: string): number {
 function corrupt(image: string, block: Buffer): void {
   const descriptor = openSync(image, 'r+')
   const found = Buffer.alloc(blockBytes)
+  let count = 0
   for (let at = 0; at < fstatSync(descriptor).size; at += blockBytes) {
     readSync(descriptor, found, 0, blockBytes, at)
-    if (found.equals(block)) writeSync(descriptor, Buffer.from([found[100]! ^ 1]), 0, 1, at + 100)
+    if (found.equals(block)) count += writeSync(descriptor, Buffer.from([found[100]! ^ 1]), 0, 1, at + 100)
   }
   closeSync(descriptor)
+  if (count === 0) throw new Error(`the block was not found in ${image}`)
 }

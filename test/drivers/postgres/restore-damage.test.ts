@@ -19,6 +19,7 @@ import type { CopyState, RestoreSpec } from '../../../src/drivers/postgres/resto
 import { restoreDriver } from '../../../src/drivers/postgres/restore/restore.ts'
 import type { Repository } from '../../../src/drivers/repository/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
+import { parseLsn, segmentBytes } from '../../../src/model/postgres/wal.ts'
 import type { TestCluster } from '../../support/cluster.ts'
 import {
   type Backup,
@@ -48,6 +49,8 @@ beforeAll(async () => {
   source = await startSource(bench, '17')
   backup = await takeBackup(bench, source, 'first')
   await bench.postgres.query(source.id, 'fly-db', 'select pg_switch_wal()')
+  const blocks = `(select string_agg(md5(n::text), '') from generate_series(1, 1000) n)`
+  await bench.postgres.query(source.id, 'fly-db', `select pg_logical_emit_message(false, 'blocks', ${blocks})`)
   await commit(bench, source.id, 1)
   end = await cut(bench, source.id)
 }, 120_000)
@@ -94,8 +97,8 @@ function breakFile(path: string): void {
 }
 
 /** Returns false where this host cannot do that. */
-function breakMiddle(path: string): boolean {
-  const file = isRoot() ? breakBlock(path) : undefined
+function breakMiddle(path: string, limit?: number): boolean {
+  const file = isRoot() ? breakBlock(path, limit) : undefined
   if (!file) return false
   broken.push(file)
   const descriptor = openSync(path, 'r')
@@ -268,7 +271,8 @@ describe('WAL is damaged', () => {
 test('WAL is damaged with a block in the middle of a segment that cannot be read', async (context) => {
   const copy = copyOfSource()
   const last = '000000010000000000000003'
-  if (!breakMiddle(`${copy.archive}/${last}.partial`)) return context.skip()
+  const used = Number(parseLsn(end) % segmentBytes)
+  if (!breakMiddle(`${copy.archive}/${last}.partial`, used)) return context.skip()
   expect(await copyFrom(copy.id)).toMatchObject({
     is: 'failed',
     reason: expect.stringContaining(last),
