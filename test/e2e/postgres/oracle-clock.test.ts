@@ -167,7 +167,7 @@ async function check({ id, phases, decisions, all, windows }: Source, n: number,
 test('a time around changes of the clock is refused or restored exactly', async () => {
   const sources = await Promise.all(majors.map(prepare))
   const tallies = new Map(majors.map((major) => [major, new Tally('clock steps', major)]))
-  const count = targetCount(8, 0.22)
+  const count = targetCount(7, 0.22)
   const tasks = sources.flatMap((source) =>
     Array.from({ length: count }, (_, n) => () => check(source, n, tallies.get(source.major)!)),
   )
