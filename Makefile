@@ -24,10 +24,10 @@ demo: ## play a restore session in one minute
 	@scripts/setup.sh run
 	@exec scripts/demo.sh
 
-soak: ## a thousand restores per major version, compared with the log; every pair of operations twenty times at once
+soak: ## restores compared with the log, with clock steps and damage; every pair of operations twenty times at once
 	@scripts/setup.sh test
 	@BERTH_SOAK_ROUNDS=20 npm test --silent -- --no-file-parallelism test/e2e/race
-	@BERTH_SOAK_TARGETS=1000 BERTH_SOAK_SECONDS=60 npm test --silent -- --no-file-parallelism test/e2e/postgres/oracle
+	@exec node_modules/.bin/node scripts/soak.ts
 
 bench: ## run the benchmarks
 	@scripts/setup.sh bench

@@ -71,24 +71,58 @@ export async function runNextStep(world: World): Promise<StepReport | undefined>
   return lease && runLease(world, lease)
 }
 
-/** Runs the step of a leased resource once. It never throws: an error is stored in the work row and retried later. */
-export async function runLease(world: World, lease: Lease): Promise<StepReport> {
+const minuteMs = 60_000
+
+/**
+ * Within a state that has a deadline, a step is retried at least this often. Otherwise the state could outlast its deadline
+ * by minutes, and a short disturbance could delay it by as much.
+ */
+const maxRetrySeconds = { withDeadline: 20, withoutDeadline: 300 }
+
+/**
+ * The time limit of a step in a state without a deadline. Drivers have limits of their own for most of what they do; this
+ * one frees what waits for an answer that never comes.
+ */
+const longestStepMinutes = 24 * 60
+
+/**
+ * Runs the step of a leased resource once. It never throws: an error is stored in the work row and retried later. A step that
+ * does not end is abandoned: whatever it returns later does not count, because its lease is over.
+ */
+export async function runLease(world: World, lease: Lease, unitMs = minuteMs): Promise<StepReport> {
   const started = performance.now()
   const report = (result: string) => {
     return { kind: lease.kind, resourceId: lease.resourceId, result, seconds: (performance.now() - started) / 1000 }
   }
+  const kind = kinds[lease.kind as Kind]
+  let hasDeadline = false
   try {
-    return report(await processLease(world, lease))
+    const row = await kind.load(world.db, lease.resourceId)
+    const deadline = row && kind.states[row.state]?.deadlineMinutes
+    hasDeadline = deadline !== undefined
+    // Twice, because a step may report progress, from which the deadline then counts again.
+    const limitMs = (deadline ? 2 * deadline : longestStepMinutes) * unitMs
+    return report(await withTimeLimit(processLease(world, lease, kind, row), limitMs, row?.state))
   } catch (error) {
+    const retrySeconds = hasDeadline ? maxRetrySeconds.withDeadline : maxRetrySeconds.withoutDeadline
     // If this fails as well, the lease expires.
-    await releaseAfterError(world.db, lease, describeError(error)).catch(() => {})
+    await releaseAfterError(world.db, lease, describeError(error), retrySeconds).catch(() => {})
     return { ...report('error'), error }
   }
 }
 
-async function processLease(world: World, lease: Lease): Promise<string> {
-  const kind = kinds[lease.kind as Kind]
-  const row = await kind.load(world.db, lease.resourceId)
+async function withTimeLimit<T>(work: Promise<T>, limitMs: number, state = ''): Promise<T> {
+  const { promise: late, reject } = Promise.withResolvers<never>()
+  const reason = `its step while ${state} did not end within ${Math.round(limitMs / minuteMs)} minutes`
+  const timer = setTimeout(() => reject(new Error(reason)), limitMs)
+  try {
+    return await Promise.race([work, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+async function processLease(world: World, lease: Lease, kind: KindOfWork, row: Row | undefined): Promise<string> {
   const result = row && (await runStep(kind, row, lease, world))
   await world.db.transaction((tx) => record(tx, kind, lease, row, result))
   if (!result) return 'rest'

@@ -46,6 +46,12 @@ export async function enqueueAll(tx: Tx, kind: string, resourceIds: string[]): P
 }
 
 /**
+ * The longest delay after workers that died or were too slow to renew their leases. It keeps a step that kills its worker from
+ * doing so all the time.
+ */
+const maxDelaySeconds = 60
+
+/**
  * Leases the most overdue resources. The retry delay is written here, before the step runs, so nothing has to be cleaned
  * up after a worker that dies. The commit does not wait for the disk, because losing a lease in a crash is harmless.
  */
@@ -62,11 +68,11 @@ export async function leaseDue(db: Query, limit: number): Promise<Lease[]> {
              token = gen_random_uuid(),
              leased_until = now() + interval '1 second' * $2,
              attempts = attempts + 1,
-             run_at = now() + least(interval '1 second' * power(2, least(attempts, 9)), interval '5 minutes')
+             run_at = now() + interval '1 second' * least(power(2, least(attempts, 9)), $3::float8)
            from due where work.kind = due.kind and work.resource_id = due.resource_id
            returning work.kind, work.resource_id as "resourceId", work.token, work.wakes, work.attempts, work.note,
              work.last_error as "lastError"`,
-    values: [limit, leaseSeconds],
+    values: [limit, leaseSeconds, maxDelaySeconds],
   })
   return rows
 }
@@ -121,12 +127,13 @@ export async function removeWork(tx: Tx, lease: Lease): Promise<void> {
   if (rowCount === 0) await release(tx, lease, 0)
 }
 
-/** Keeps the retry delay that leasing wrote. */
-export async function releaseAfterError(db: Query, lease: Lease, message: string): Promise<void> {
-  await db.query(`update work set token = null, leased_until = null, last_error = $2 where token = $1`, [
-    lease.token,
-    message,
-  ])
+/** Retries later and later, but at least every `maxSeconds`. */
+export async function releaseAfterError(db: Query, lease: Lease, message: string, maxSeconds: number): Promise<void> {
+  await db.query(
+    `update work set token = null, leased_until = null, last_error = $2,
+       run_at = now() + interval '1 second' * least(power(2, least(attempts - 1, 9)), $3::float8) where token = $1`,
+    [lease.token, message, maxSeconds],
+  )
 }
 
 /** Whether this worker still holds the lease, so that its result counts. */

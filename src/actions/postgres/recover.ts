@@ -5,7 +5,7 @@ import { nowMicros, toRfc3339 } from '../../model/time.ts'
 import type { Tx } from '../../store/db.ts'
 import { acceptLoss, findLoss, hasBeenReady, startRecovery } from '../../store/postgres/recover.ts'
 import { findRestore, type Restore } from '../../store/postgres/restore.ts'
-import { hasWindow } from '../../store/postgres/stretch.ts'
+import { isRestorable } from '../../store/postgres/restore-plan.ts'
 import { lockState, transition } from '../../store/transition.ts'
 import type { Context } from '../context.ts'
 import { getCluster } from './cluster.ts'
@@ -37,7 +37,7 @@ async function requireRecoverable(tx: Tx, id: string, state: string | undefined,
   if (state !== 'ready' && state !== 'failed') throw notFound('Cluster not found')
   if (state === 'failed' && !(await hasBeenReady(tx, id)))
     throw invalid('Cluster failed before it was ready, so there is nothing to recover; delete it')
-  if (!(await hasWindow(tx, id))) throw invalid('recovery is unavailable: there is no intact backup with its WAL')
+  if (!(await isRestorable(tx, id))) throw invalid('recovery is unavailable: there is no intact backup with its WAL')
   const loss = isAccepted ? undefined : await findLoss(tx, id)
   if (!loss) return
   const until = toRfc3339(loss.until)

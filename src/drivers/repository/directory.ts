@@ -7,6 +7,7 @@
 // Only the platform has access to it. Names that start with a dot are incomplete or internal; all others are complete.
 import { existsSync, statSync } from 'node:fs'
 import { lstat, rm, statfs } from 'node:fs/promises'
+import { setImmediate } from 'node:timers/promises'
 import type { LogDamage } from '../../model/postgres/log-damage.ts'
 import {
   type Lsn,
@@ -157,6 +158,8 @@ async function findFile(directory: string, name: string): Promise<WalFile | unde
 }
 
 async function readSegment({ directory, clusterId }: ArchiveFiles, name: string): Promise<Buffer> {
+  // A search reads many of them, each within one turn of the event loop.
+  await setImmediate()
   if (!existsSync(directory)) throw notMounted(directory)
   const read = (file: string) => readUntrustedFile(directory, file, Number(segmentBytes))
   const subject = `WAL segment ${name} of ${clusterId}`

@@ -59,14 +59,35 @@ describe('the position of a time', () => {
   })
 
   test('does not need the log after it', async () => {
-    const records = [commitRecord(1n), commitRecord(9_000_000n), commitRecord(9_000_001n)]
-    const log = writeLog(base, records)
-    log.flip(log.ends[1]! + 30n)
+    const late = [1n, 9_000_000n, 14_000_001n].map(commitRecord)
+    const log = writeLog(base, [...late, commitRecord(14_000_002n)])
+    log.flip(log.ends[2]! + 30n)
     expect(await findCut(log.read, 1, 5n, { from: base, to: log.end })).toBe(log.ends[0])
-    const long = writeLog(base, [commitRecord(1n), commitRecord(9_000_000n), fillerRecord(20_000_000)])
+    const long = writeLog(base, [...late, fillerRecord(20_000_000)])
     const read = (number: bigint) => (number === first ? long.read(number) : Promise.reject(new Error('it is missing')))
     expect(await findCut(read, 1, 5n, { from: base, to: long.end })).toBe(long.ends[0])
-    await expect(findCut(read, 1, 9_000_000n, { from: base, to: long.end })).rejects.toThrow('it is missing')
+    await expect(findCut(read, 1, 14_000_001n, { from: base, to: long.end })).rejects.toThrow('it is missing')
+  })
+
+  test('is not known if the damage makes a commit look like another record', async () => {
+    const records = [commitRecord(10n), fillerRecord(50), commitRecord(20n), commitRecord(30n)]
+    const managerOffset = 17n
+    for (const bit of [0, 1, 2, 3, 4, 5, 6, 7]) {
+      const log = writeLog(base, records)
+      log.flip(log.ends[1]! + managerOffset, bit)
+      await expect(findCut(log.read, 1, 20n, { from: base, to: log.end })).rejects.toThrow('damaged at')
+    }
+  })
+
+  test('is not known if damage follows commits of a clock that may have been ahead for a moment', async () => {
+    const records = [10n, 600_000_000n, 600_100_000n, 20n, 30n].map(commitRecord)
+    const log = writeLog(base, records)
+    const damaged = writeLog(base, records)
+    damaged.flip(log.ends[2]! + 30n)
+    await expect(findCut(damaged.read, 1, 20n, { from: base, to: log.end })).rejects.toThrow('damaged at')
+    const long = writeLog(base, [...records.slice(0, 3), fillerRecord(20_000_000), ...records.slice(3)])
+    const read = (number: bigint) => (number === first ? long.read(number) : Promise.reject(new Error('it is missing')))
+    await expect(findCut(read, 1, 20n, { from: base, to: long.end })).rejects.toThrow('it is missing')
   })
 })
 

@@ -24,6 +24,9 @@ import {
   transactionManager,
 } from './wal-tail.ts'
 
+/** The largest number by which a record refers to a block (XLR_MAX_BLOCK_ID). */
+const maxBlock = 32
+
 type ReadSegment = (number: bigint) => Promise<Buffer>
 
 /** No commit waits longer than this between its stamp and its record, even on an overloaded host. */
@@ -44,22 +47,19 @@ interface End {
 
 /**
  * The end of the last commit between two positions that was stamped at or before a time; `from` if there is none.
- * Throws if the log is damaged before `to`, unless a stamp before the damage is later than the time by far.
+ * Throws if the log is damaged before reading may end: a few later stamps in front of the damage prove nothing, because
+ * commits behind those of a clock that was ahead for a moment may belong to the time.
  */
 export async function findCut(read: ReadSegment, timeline: number, time: Micros, { from, to }: WalRange): Promise<Lsn> {
   let cut = from
   let lateSince: Micros | undefined
   const log = await openLog(read, from, to)
-  try {
-    for await (const { end, at, isCommit } of readEnds(log, from, to)) {
-      lateSince = at > time + settledMicros ? (lateSince ?? at) : undefined
-      if (lateSince !== undefined && at > lateSince + settledMicros) return cut
-      if (isCommit && at <= time && end > cut) cut = end
-    }
-  } catch (error) {
-    if (lateSince === undefined) throw error
+  for await (const { end, at, isCommit } of readEnds(log, from, to)) {
+    lateSince = at > time + settledMicros ? (lateSince ?? at) : undefined
+    if (lateSince !== undefined && at > lateSince + settledMicros) return cut
+    if (isCommit && at <= time && end > cut) cut = end
   }
-  if (log.position >= to || lateSince !== undefined) return cut
+  if (log.position >= to) return cut
   const name = segmentName(timeline, segmentNumber(log.position))
   throw new WalFileError('damaged', name, `the write-ahead log is damaged at ${formatLsn(log.position)}`)
 }
@@ -140,16 +140,19 @@ class LogReader {
     return this.#stepWithinPage() ?? this.#stepAcrossPages()
   }
 
-  /** Most records lie within a page and do not end a transaction. They are skipped without being copied. */
+  /**
+   * Most records lie within a page and change blocks. They are skipped without being copied. A record that refers to no block
+   * may be one of a commit whose resource manager is damaged, so its checksum is compared.
+   */
   #stepWithinPage(): Found | undefined {
     const [log, at] = [this.#log, this.#at!]
     const inPage = at % pageBytes
     if (inPage === 0 || inPage + recordHeaderBytes > pageBytes) return undefined
     const length = log.readUInt32LE(at)
     const manager = log[at + 17]!
+    const isBlock = length > recordHeaderBytes && log[at + recordHeaderBytes]! <= maxBlock
     // The log manager has records that move to another segment.
-    if (length < recordHeaderBytes || inPage + length > pageBytes || manager === transactionManager || manager === 0)
-      return undefined
+    if (!isBlock || inPage + length > pageBytes || manager === transactionManager || manager === 0) return undefined
     const start = this.#base + BigInt(at)
     if (this.#before !== undefined && log.readBigUInt64LE(at + 8) !== this.#before) return undefined
     return this.#moveTo(start, roundUp(at + length, 8))

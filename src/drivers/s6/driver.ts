@@ -57,6 +57,8 @@ export interface Supervisor {
   /** Afterwards the service is supervised and wanted up with this spec; a changed spec causes a restart. */
   ensureService(name: string, spec: ServiceSpec): Promise<void>
   startService(name: string): Promise<void>
+  /** Makes s6 notice a service whose definition a killed process had just made. A tree that starts does that itself. */
+  ensureSupervised(name: string): Promise<void>
   /** The service stays stopped, also after a reboot, until it is started or ensured again. */
   stopService(name: string, options?: { timeoutSeconds?: number }): Promise<void>
   restartService(name: string): Promise<void>

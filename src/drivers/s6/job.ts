@@ -32,7 +32,11 @@ async function inspectJob(supervisor: Supervisor, name: string): Promise<JobStat
   const state = await supervisor.inspectService(name)
   if (state.is === 'absent') return { is: 'absent' }
   if (state.is === 'up') return { is: 'running', pid: state.pid, since: state.since }
-  if (state.wanted) return { is: 'running', since: state.since }
+  if (state.wanted) {
+    // Nobody creates a job again that exists, so without this it would be about to start for ever.
+    await supervisor.ensureSupervised(name)
+    return { is: 'running', since: state.since }
+  }
   return {
     is: 'ended',
     ...(state.exitCode !== undefined && { exitCode: state.exitCode }),

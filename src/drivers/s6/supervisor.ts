@@ -30,6 +30,9 @@ export function s6Supervisor(paths: SupervisorPaths): Supervisor {
     stopTree: ({ timeoutSeconds = 30 } = {}) => stopTree(paths, timeoutSeconds),
     ensureService: (name, spec) => ensureService(paths, name, spec),
     startService: (name) => startService(paths, name),
+    ensureSupervised: async (name) => {
+      if (isTreeRunning(paths)) await ensureSupervised(paths, name)
+    },
     stopService: (name, options = {}) => stopService(paths, name, options.timeoutSeconds),
     restartService: (name) => restartService(paths, name),
     signalService: (name, signal) => signalService(paths, name, signal),

@@ -2,7 +2,7 @@
 import { isDiskFull } from '../../model/disk-full.ts'
 import { type Cluster, degraded, type Health } from '../../model/postgres/cluster.ts'
 import { recoverHint } from '../../model/postgres/recover.ts'
-import { hasWindow } from '../../store/postgres/stretch.ts'
+import { isRestorable } from '../../store/postgres/restore-plan.ts'
 import type { World } from '../step.ts'
 
 /** With less free space, the next WAL segments of a few clusters do not fit. */
@@ -12,7 +12,7 @@ const minFreeBytes = 64 * 1024 ** 2
 export async function findLostData({ id }: Cluster, { db, postgres }: World): Promise<Health | undefined> {
   const problem = postgres.data.findProblem(id)
   if (problem === undefined) return undefined
-  const advice = (await hasWindow(db, id)) ? recoverHint(id) : 'there is no backup to recover it from'
+  const advice = (await isRestorable(db, id)) ? recoverHint(id) : 'there is no backup to recover it from'
   return { status: 'down', reason: `${problem}; ${advice}` }
 }
 
@@ -50,5 +50,5 @@ export async function explainDown(cluster: Cluster, world: World, error: string,
   if (full !== undefined) return full
   const last = error || log.at(-1) || ''
   const isDamaged = log.some((line) => /\b(FATAL|PANIC): /.test(line) && damagedFiles.some((known) => known.test(line)))
-  return isDamaged && (await hasWindow(world.db, cluster.id)) ? `${last}; ${recoverHint(cluster.id)}` : last
+  return isDamaged && (await isRestorable(world.db, cluster.id)) ? `${last}; ${recoverHint(cluster.id)}` : last
 }

@@ -11,7 +11,7 @@ import { findCurrentArchive } from '../../store/postgres/archive.ts'
 import { recordDamage } from '../../store/postgres/damage.ts'
 import { restartRecovery, setRecoveryPlan, setRecoveryRefused, setSwapped } from '../../store/postgres/recover.ts'
 import type { Restore } from '../../store/postgres/restore.ts'
-import { hasWindow } from '../../store/postgres/stretch.ts'
+import { isRestorable } from '../../store/postgres/restore-plan.ts'
 import { advance, type World, wait } from '../step.ts'
 import { ensureArchive, startNextEpoch } from './archive.ts'
 import { handleFailure } from './damage.ts'
@@ -49,7 +49,7 @@ async function stop({ id }: Cluster, { backups, pooler, postgres, receiver, rest
 }
 
 async function choosePlan(cluster: Cluster, restore: Restore, world: World, findPlan: FindPlan) {
-  if (!(await hasWindow(world.db, cluster.id))) return refuse(cluster, 'there is no intact backup with its WAL')
+  if (!(await isRestorable(world.db, cluster.id))) return refuse(cluster, 'there is no intact backup with its WAL')
   const found = await findPlan(restore, world)
   if (typeof found === 'string') return wait(0.2, found)
   if ('failure' in found) return refuse(cluster, found.failure)

@@ -6,6 +6,7 @@ import type { Cluster } from '../../model/postgres/cluster.ts'
 import type { ArchiveBase, RestorePlan } from '../../model/postgres/restore.ts'
 import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
 import { endOfRecords, formatLsn, parseLsn } from '../../model/postgres/wal.ts'
+import { nowMicros } from '../../model/time.ts'
 import type { Tx } from '../../store/db.ts'
 import { loadCluster } from '../../store/postgres/cluster.ts'
 import { recordDamage } from '../../store/postgres/damage.ts'
@@ -28,8 +29,14 @@ import { findLogEnd, type PlanWithLoss, type ResolvedPlan } from './log-end.ts'
 import { renewPasswords } from './password.ts'
 import { ensureRecoveredArchive, handleRecoveryFailure, prepareRecovery } from './recover.ts'
 
-/** Short, because the recovery of a small cluster takes a tenth of a second. */
-const pauseSeconds = 0.05
+/**
+ * Short at first, because the recovery of a small cluster takes a tenth of a second. What takes long is looked at less often:
+ * on a busy host, looking would slow it down further.
+ */
+function pauseSeconds({ stateSince }: Cluster): number {
+  const passed = Number(nowMicros() - stateSince) / 1_000_000
+  return Math.min(1, Math.max(0.05, passed / 20))
+}
 
 /** Initializes a restored cluster: copies the backup, replays WAL, and sets up passwords and an archive of its own. */
 export async function initializeRestored(cluster: Cluster, restore: Restore, world: World) {
@@ -115,6 +122,12 @@ async function findEnd(source: Cluster, own: RestorePlan['pieces'][number], worl
 
 const archiveTimeoutSeconds = 3
 
+/**
+ * Each interruption starts the deadline again, because the work it undid was progress. More of them than a host is restarted
+ * within one restore have a reason that does not go away, such as too little memory.
+ */
+const maxSetbacks = 20
+
 /** Measuring the progress slows down the copy, so it is done only this often. */
 const copyTimeoutSeconds = 2
 
@@ -126,10 +139,11 @@ async function copy(cluster: Cluster, restore: Restore, spec: RestoreSpec, world
   const seen = await restores.inspectCopy(cluster.id, copyTimeoutSeconds)
   if (seen.is === 'done') return undefined
   if (seen.is === 'failed') return fail(cluster, restore, seen, world)
-  if (seen.is === 'absent') return wait(pauseSeconds, 'starting the copy')
+  if (seen.is === 'absent') return wait(pauseSeconds(cluster), 'starting the copy')
   const { bytesDone, bytesTotal, bytesVerified } = seen
-  await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
-  return wait(pauseSeconds, `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
+  const setbacks = await setRestoreProgress(db, cluster.id, { phase: 'copying', bytesDone, bytesTotal, bytesVerified })
+  if (setbacks > maxSetbacks) return advance('failed', `the copy was interrupted ${setbacks} times`)
+  return wait(pauseSeconds(cluster), `copied ${bytesDone} of ${bytesTotal} bytes, verified ${bytesVerified}`)
 }
 
 async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, world: World) {
@@ -138,9 +152,15 @@ async function replay(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'promoted') return undefined
   if (seen.is === 'failed') return fail(cluster, restore, seen, world)
-  const { replayedUntil, replayedLsn } = seen
-  await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
-  return wait(pauseSeconds, replayedUntil ? `replayed until ${replayedUntil}` : 'replaying')
+  const { replayedUntil, replayedLsn, problem } = seen
+  const setbacks = await setRestoreProgress(db, cluster.id, { phase: 'replaying', replayedUntil, replayedLsn })
+  if (setbacks > maxSetbacks) {
+    return advance(
+      'failed',
+      `the replay was interrupted ${setbacks} times${problem === undefined ? '' : `; ${problem}`}`,
+    )
+  }
+  return wait(pauseSeconds(cluster), problem ?? (replayedUntil ? `replayed until ${replayedUntil}` : 'replaying'))
 }
 
 function fail(cluster: Cluster, restore: Restore, failure: RestoreFailure, world: World) {
@@ -153,7 +173,7 @@ async function finish(cluster: Cluster, restore: Restore, spec: RestoreSpec, wor
   await setRestoreProgress(db, cluster.id, { phase: 'finishing' })
   const seen = await restores.inspectRecovery(cluster.id, spec)
   if (seen.is === 'failed') return fail(cluster, restore, seen, world)
-  if (seen.is !== 'promoted') return wait(pauseSeconds, 'finishing')
+  if (seen.is !== 'promoted') return wait(pauseSeconds(cluster), 'finishing')
   const isVerified = (await restores.inspectVerification(cluster.id)).is === 'passed'
   const bytes = await restores.finish(cluster.id, spec)
   const save = (tx: Tx) => setRestoreDone(tx, cluster.id, { isVerified, bytes, replayedUntil: seen.replayedUntil })

@@ -3,7 +3,8 @@ import type { RestorePlan } from '../../model/postgres/restore.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
 import { insertPins, pinsOf } from './restore.ts'
-import { findRun, listWindows } from './stretch.ts'
+import { findRestorableRun } from './restore-plan.ts'
+import { findRun } from './stretch.ts'
 
 /** Replaces what was recorded about an earlier restore or recovery of the cluster. */
 export async function startRecovery(
@@ -17,7 +18,7 @@ export async function startRecovery(
      on conflict (cluster_id) do update set source_cluster_id = excluded.source_cluster_id, purpose = 'recover',
        accept_loss = excluded.accept_loss, aside = excluded.aside, backup_id = null, pitr_time = null, plan = null,
        phase = 'waiting', bytes_done = 0, bytes_total = null, bytes_verified = 0, replayed_until = null,
-       replayed_lsn = null, verified_at = null, swapped = false, new_epoch = null, failure = null`,
+       replayed_lsn = null, verified_at = null, swapped = false, new_epoch = null, failure = null, setbacks = 0`,
     [clusterId, acceptLoss, aside],
   )
   // Otherwise the deadline would count from the progress of an earlier restore.
@@ -45,7 +46,8 @@ export async function setSwapped(tx: Tx, clusterId: string): Promise<void> {
 /** Starts over with another plan. What the last attempt made is discarded. */
 export async function restartRecovery(tx: Tx, clusterId: string): Promise<void> {
   await tx.query(
-    `update restore set plan = null, aside = null, swapped = false, phase = 'waiting' where cluster_id = $1`,
+    `update restore set plan = null, aside = null, swapped = false, phase = 'waiting', bytes_done = 0, bytes_total = null,
+       bytes_verified = 0, replayed_until = null, replayed_lsn = null where cluster_id = $1`,
     [clusterId],
   )
 }
@@ -70,13 +72,13 @@ export interface ArchiveLoss {
 
 /** What a recovery would lose because the archive cannot be restored up to its end. */
 export async function findLoss(db: Query, clusterId: string): Promise<ArchiveLoss | undefined> {
-  const window = (await listWindows(db, clusterId)).at(-1)
+  const run = await findRestorableRun(db, clusterId)
   const newest = await findRun(db, clusterId)
-  if (!window || !newest) return undefined
-  const hole = await findHoleAfter(db, clusterId, window.epoch, window.latestLsn)
-  if (hole) return { until: window.latest, reason: hole.reason }
-  if (newest.epoch === window.epoch && newest.runLsn === window.runLsn) return undefined
-  return { until: window.latest, reason: 'archiving restarted since, and no backup has completed after that' }
+  if (!run || !newest) return undefined
+  const hole = await findHoleAfter(db, clusterId, run.epoch, run.latestLsn)
+  if (hole) return { until: run.latest, reason: hole.reason }
+  if (newest.epoch === run.epoch && newest.runLsn === run.runLsn) return undefined
+  return { until: run.latest, reason: 'archiving restarted since, and no backup has completed after that' }
 }
 
 /** The first hole at or after a position of an epoch. */

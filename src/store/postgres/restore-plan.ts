@@ -48,6 +48,11 @@ export async function findRestorableRun(db: Query, clusterId: string): Promise<R
   return (await listWindows(db, clusterId)).at(-1)
 }
 
+/** Whether there is anything to restore. A restored cluster has no window yet in its first seconds, but a base. */
+export async function isRestorable(db: Query, clusterId: string): Promise<boolean> {
+  return (await findRestorableRun(db, clusterId)) !== undefined
+}
+
 /** Plans the restore from an older backup. Undefined when there is none, or when this backup was requested by label. */
 export async function findOtherPlan(db: Query, restore: Restore, plan: RestorePlan): Promise<RestorePlan | undefined> {
   if (restore.backupId !== null || restore.purpose === 'drill') return undefined

@@ -66,8 +66,13 @@ export async function findRestore(db: Query, clusterId: string): Promise<Restore
   return rows[0]
 }
 
+/** What was copied and replayed by another plan does not count. */
 export async function setRestorePlan(tx: Tx, clusterId: string, plan: RestorePlan): Promise<void> {
-  await tx.query('update restore set plan = $2 where cluster_id = $1', [clusterId, JSON.stringify(plan)])
+  await tx.query(
+    `update restore set plan = $2, bytes_done = 0, bytes_total = null, bytes_verified = 0, replayed_until = null,
+       replayed_lsn = null where cluster_id = $1`,
+    [clusterId, JSON.stringify(plan)],
+  )
 }
 
 export async function setRestoreLoss(tx: Tx, clusterId: string, loss: string): Promise<void> {
@@ -85,22 +90,30 @@ export interface RestoreProgress {
 }
 
 /**
- * Any change counts as progress and restarts the deadline of the cluster's state. The commit does not wait for the disk,
- * because the next step reports the progress again.
+ * Any change counts as progress and restarts the deadline of the cluster's state. Returns how often less was done than before:
+ * after an interruption the copy begins again, and the replay at an earlier position. The commit does not wait for the
+ * disk, because the next step reports the progress again.
  */
-export async function setRestoreProgress(db: Query, clusterId: string, progress: RestoreProgress): Promise<void> {
-  await db.query(
+export async function setRestoreProgress(db: Query, clusterId: string, progress: RestoreProgress): Promise<number> {
+  const { rows } = await db.query<{ setbacks: number }>(
     `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true)),
+     seen as (
+       select coalesce($3::bigint, bytes_done) as bytes_done, coalesce($4::bigint, bytes_total) as bytes_total,
+         coalesce($5::timestamptz, replayed_until) as replayed_until, coalesce($7::pg_lsn, replayed_lsn) as replayed_lsn,
+         coalesce($3 < bytes_done or $7::pg_lsn < replayed_lsn, false) as is_setback,
+         case when $3 < bytes_done then coalesce($6::bigint, 0) else greatest(bytes_verified, $6) end as bytes_verified
+       from restore, asynchronous where cluster_id = $1),
      moved as (
-       update restore set phase = $2, bytes_done = greatest(bytes_done, $3), bytes_total = coalesce($4, bytes_total),
-         replayed_until = coalesce($5, replayed_until), bytes_verified = greatest(bytes_verified, $6),
-         replayed_lsn = coalesce($7, replayed_lsn)
-       from asynchronous
-       where cluster_id = $1 and (phase, bytes_done, replayed_until, bytes_verified, replayed_lsn) is distinct from
-         ($2, greatest(bytes_done, $3), coalesce($5::timestamptz, replayed_until), greatest(bytes_verified, $6),
-          coalesce($7::pg_lsn, replayed_lsn))
-       returning cluster_id)
-     update cluster set progress_at = now() from moved where id = cluster_id`,
+       update restore set phase = $2, bytes_done = seen.bytes_done, bytes_total = seen.bytes_total,
+         replayed_until = seen.replayed_until, bytes_verified = seen.bytes_verified, replayed_lsn = seen.replayed_lsn,
+         setbacks = setbacks + seen.is_setback::int
+       from seen
+       where cluster_id = $1
+         and (phase, restore.bytes_done, restore.replayed_until, restore.bytes_verified, restore.replayed_lsn)
+           is distinct from ($2, seen.bytes_done, seen.replayed_until, seen.bytes_verified, seen.replayed_lsn)
+       returning cluster_id),
+     noted as (update cluster set progress_at = now() from moved where id = cluster_id)
+     select setbacks + is_setback::int as setbacks from restore, seen where cluster_id = $1`,
     [
       clusterId,
       progress.phase,
@@ -111,6 +124,7 @@ export async function setRestoreProgress(db: Query, clusterId: string, progress:
       progress.replayedLsn ?? null,
     ],
   )
+  return rows[0]?.setbacks ?? 0
 }
 
 export interface Pin {

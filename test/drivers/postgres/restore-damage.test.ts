@@ -1,6 +1,17 @@
 // What a copy says about files that it cannot read. Only damage of the files themselves may be recorded.
 import { spawnSync } from 'node:child_process'
-import { existsSync, readFileSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  openSync,
+  readFileSync,
+  readSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { clusterPaths } from '../../../src/drivers/postgres/paths.ts'
@@ -8,6 +19,7 @@ import type { CopyState, RestoreSpec } from '../../../src/drivers/postgres/resto
 import { restoreDriver } from '../../../src/drivers/postgres/restore/restore.ts'
 import type { Repository } from '../../../src/drivers/repository/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
+import { parseLsn, segmentBytes } from '../../../src/model/postgres/wal.ts'
 import type { TestCluster } from '../../support/cluster.ts'
 import {
   type Backup,
@@ -22,6 +34,7 @@ import {
   takeBackup,
   untilCopied,
 } from '../../support/restore.ts'
+import { type BrokenFile, breakBlock } from '../../support/unreadable-block.ts'
 import { until } from '../../support/until.ts'
 
 let bench: RestoreBench
@@ -29,12 +42,15 @@ let source: TestCluster
 let backup: Backup
 let end: string
 const mounts: string[] = []
+const broken: BrokenFile[] = []
 
 beforeAll(async () => {
   bench = await openRestoreBench()
   source = await startSource(bench, '17')
   backup = await takeBackup(bench, source, 'first')
   await bench.postgres.query(source.id, 'fly-db', 'select pg_switch_wal()')
+  const blocks = `(select string_agg(md5(n::text), '') from generate_series(1, 1000) n)`
+  await bench.postgres.query(source.id, 'fly-db', `select pg_logical_emit_message(false, 'blocks', ${blocks})`)
   await commit(bench, source.id, 1)
   end = await cut(bench, source.id)
 }, 120_000)
@@ -42,6 +58,7 @@ beforeAll(async () => {
 afterEach(async () => {
   await bench.removeTargets()
   for (const path of mounts.splice(0)) spawnSync('umount', [path])
+  for (const file of broken.splice(0)) file.remove()
 })
 afterAll(() => bench?.remove(), 120_000)
 
@@ -77,6 +94,22 @@ function breakFile(path: string): void {
   const { status, stderr } = spawnSync('mount', ['--bind', `/proc/${process.pid}/mem`, path])
   if (status !== 0) throw new Error(String(stderr))
   mounts.push(path)
+}
+
+/** Returns false where this host cannot do that. */
+function breakMiddle(path: string, limit?: number): boolean {
+  const file = isRoot() ? breakBlock(path, limit) : undefined
+  if (!file) return false
+  broken.push(file)
+  const descriptor = openSync(path, 'r')
+  try {
+    const bytes = Buffer.alloc(10)
+    expect(readSync(descriptor, bytes, 0, 10, 0)).toBe(10)
+    expect(() => readSync(descriptor, bytes, 0, 10, file.offset)).toThrow('EIO')
+  } finally {
+    closeSync(descriptor)
+  }
+  return true
 }
 
 describe('A backup is damaged', () => {
@@ -141,6 +174,17 @@ describe('A backup is damaged', () => {
     const copy = copyOfSource()
     breakFile(`${copy.data}/base/1/1259`)
     expect(readError(`${copy.data}/base/1/1259`)).toBe('EIO')
+    for (const trusted of [false, true]) {
+      expect(await copyFrom(copy.id, { pieces: [ownPiece(source.id, end)], trusted })).toMatchObject({
+        is: 'failed',
+        damage: expect.stringContaining('base/1/1259'),
+      })
+    }
+  })
+
+  test('with a block in the middle of a file that cannot be read', async (context) => {
+    const copy = copyOfSource()
+    if (!breakMiddle(`${copy.data}/base/1/1259`)) return context.skip()
     for (const trusted of [false, true]) {
       expect(await copyFrom(copy.id, { pieces: [ownPiece(source.id, end)], trusted })).toMatchObject({
         is: 'failed',
@@ -221,6 +265,18 @@ describe('WAL is damaged', () => {
     })
     // The size of the broken file is 0.
     expect(await copyFrom(copy.id)).toMatchObject({ is: 'failed', hole })
+  })
+})
+
+test('WAL is damaged with a block in the middle of a segment that cannot be read', async (context) => {
+  const copy = copyOfSource()
+  const last = '000000010000000000000003'
+  const used = Number(parseLsn(end) % segmentBytes)
+  if (!breakMiddle(`${copy.archive}/${last}.partial`, used)) return context.skip()
+  expect(await copyFrom(copy.id)).toMatchObject({
+    is: 'failed',
+    reason: expect.stringContaining(last),
+    hole: { timeline: 1, fromLsn: '0/3000000', toLsn: '0/4000000', kind: 'damaged' },
   })
 })
 

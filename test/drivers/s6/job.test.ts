@@ -1,9 +1,11 @@
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
 import type { JobState } from '../../../src/drivers/s6/driver.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
+import { ensureFirstDefinition } from '../../../src/drivers/s6/service-directory.ts'
+import { renderDefinition } from '../../../src/drivers/s6/service-script.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
 import {
   firstLine,
@@ -91,6 +93,13 @@ test('runs a job as its user and with its niceness', async () => {
   await jobs.ensureJob('user', { ...shell('id -u; nice'), niceness: 7, ...(isRoot() && { uid: 300_123 }) })
   const { log } = await untilEnded('user')
   expect(log.map((line) => line.split('  ')[1])).toEqual([String(isRoot() ? 300_123 : process.getuid!()), '7'])
+})
+
+test('starts a job whose creator was killed before s6 knew of it', async () => {
+  const spec = { ...shell('echo late; exit 3'), once: true }
+  mkdirSync(`${place.logDirectory}/unknown`)
+  ensureFirstDefinition(place, 'unknown', renderDefinition(place, 'unknown', spec))
+  expect(await untilEnded('unknown')).toMatchObject({ exitCode: 3 })
 })
 
 test('removes a job with its children, and can be repeated', async () => {

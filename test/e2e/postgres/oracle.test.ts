@@ -8,6 +8,7 @@ import {
   describeDifference,
   formatTime,
   inTurn,
+  majors,
   parseMicros,
   pause,
   random,
@@ -60,17 +61,18 @@ function chooseTargets(
   return [...corners, ...others].filter((target) => target >= earliest && target <= latest)
 }
 
-describe.each(['16', '17'])('PostgreSQL %s', (major) => {
+describe.each(majors)('PostgreSQL %s', (major) => {
   test('every restore contains exactly what was committed at its target time', async () => {
     const { id, decisions, backup, window, all } = await prepared(major)
     expect(decisions.length).toBeGreaterThan(100)
     const offsets = [0, 60, 345, -210, 1439, -1439]
-    const tally = new Tally(`oracle ${major}`)
+    const tally = new Tally('commits', major)
     const tasks = chooseTargets(decisions, window, backup).map((target, i) => async () => {
       const pitr_time = formatTime(target, offsets[i % offsets.length]!)
       const found = await restore(berth, `/v1/postgres/${id}/restore`, { pitr_time })
       const expected = selectRows(all, truthAt(decisions, target))
-      if (!('rows' in found)) tally.noteWrong('not restored', `${pitr_time}: ${JSON.stringify(found)}`)
+      if ('hung' in found) tally.noteWrong('hung', `${pitr_time}: ${found.hung}`)
+      else if (!('rows' in found)) tally.noteWrong('other fault', `${pitr_time}: ${JSON.stringify(found)}`)
       else if (found.rows.join() === expected.join()) tally.note('right')
       else tally.noteWrong('wrong', `${pitr_time}: ${describeDifference(found.rows, expected)}`)
     })

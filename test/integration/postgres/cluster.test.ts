@@ -1,8 +1,11 @@
 import { inspect } from 'node:util'
 import { describe, expect, test } from 'vitest'
 import { isVerifierOf } from '../../../src/drivers/postgres/sql/scram.ts'
+import { runLease } from '../../../src/reconcile/loop.ts'
+import { leaseDue } from '../../../src/store/work.ts'
 import { breakable } from '../../support/breakable.ts'
 import { type CallOptions, usePlatform } from '../../support/platform.ts'
+import { until } from '../../support/until.ts'
 
 const platform = usePlatform()
 const { fake } = platform
@@ -693,6 +696,42 @@ describe('before it is ready', () => {
       status: 'failed',
       failure: expect.stringContaining('PgBouncer is not installed'),
     })
+  })
+
+  test('a step that never ends is abandoned, and the cluster fails after its deadline with that reason', async () => {
+    const id = await created()
+    const world = fake.world(platform.database.db)
+    const hosting = { ...world.hosting, findToolchain: () => new Promise<never>(() => {}) }
+    const [lease] = await leaseDue(platform.database.db, 1)
+    const found = await runLease({ ...world, hosting }, lease!, 2)
+    expect(found).toMatchObject({ result: 'error', error: { message: expect.stringContaining('did not end') } })
+    await platform.sql(`update cluster set state_since = now() - interval '6 minutes'`)
+    await settle()
+    expect((await show(id)).body.data).toMatchObject({
+      status: 'failed',
+      failure: expect.stringContaining('its step while creating did not end'),
+    })
+  })
+
+  test('a step that failed many times in a row is retried soon while its state has a deadline', async () => {
+    fake.startProblem = 'the host is busy'
+    await created()
+    const delay = async () => {
+      await platform.sql('update work set run_at = now(), attempts = 9')
+      expect(await platform.turn()).toMatchObject({ result: 'error' })
+      const [{ seconds }] = await platform.sql('select extract(epoch from run_at - now())::float8 as seconds from work')
+      return seconds
+    }
+    await until(async () => {
+      await platform.sql('update work set run_at = now()')
+      return (await platform.turn())?.result === 'error'
+    })
+    expect(await delay()).toBeLessThanOrEqual(20)
+    // A worker that died leaves the delay that leasing wrote.
+    await platform.sql('update work set run_at = now(), attempts = 9')
+    await leaseDue(platform.database.db, 1)
+    const [{ seconds }] = await platform.sql('select extract(epoch from run_at - now())::float8 as seconds from work')
+    expect(seconds).toBeLessThanOrEqual(60)
   })
 
   test('progress extends the deadline', async () => {

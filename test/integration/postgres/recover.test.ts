@@ -127,6 +127,26 @@ describe('a recovery', () => {
     expect(fake.aside.get(id)!.length).toBeLessThanOrEqual(2)
   })
 
+  test('of a cluster that was restored or recovered a moment ago needs no recovery window', async () => {
+    const made = await platform.call('POST', `/v1/postgres/${id}/fork`, { body: { name: 'fork' } })
+    const fork = made.body.data.id
+    await until(async () => (await show(fork)).status === 'ready')
+    // As it is before its first backup and its first sample.
+    await platform.sql(`delete from backup where cluster_id = $1`, [fork])
+    expect((await show(fork)).recovery_window).toBe(null)
+    fake.archiveTail = { end: 0x5000000n, newestCommit: undefined }
+    for (const cluster of [fork, id]) {
+      fake.clusters.delete(cluster)
+      for (const _ of ['the first time', 'right after it']) {
+        expect(await platform.call('POST', `/v1/postgres/${cluster}/recover`, { body: {} })).toMatchObject({
+          status: 202,
+        })
+        await until(async () => (await show(cluster)).status !== 'initializing')
+        expect(await show(cluster)).toMatchObject({ status: 'ready', restore: { phase: 'done', error: null } })
+      }
+    }
+  })
+
   test('uses an older backup if the newest is damaged', async () => {
     await platform.sql(
       `insert into backup (id, cluster_id, label, state, epoch, timeline, start_lsn, stop_lsn, started_at, stopped_at, finished_at, verified_at)
@@ -349,6 +369,7 @@ describe('the health of a cluster', () => {
       fake.dataProblems.set(id, problem)
       await until(async () => (await show()).health.status === 'down')
       expect((await show()).health.reason).toBe(`${problem}; run: berth postgres recover ${id}`)
+      await platform.sql('delete from backup')
       await platform.sql('update stretch set latest_at = null')
       await until(async () => (await show()).health.reason === `${problem}; there is no backup to recover it from`)
       fake.dataProblems.clear()

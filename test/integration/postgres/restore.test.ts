@@ -484,6 +484,52 @@ describe('a restore', () => {
     })
   })
 
+  test.each([
+    [
+      'copy',
+      (bytesDone: number) => ({ copySeen: { is: 'running', bytesDone, bytesTotal: 9, bytesVerified: 0 } }),
+      'the copy was interrupted',
+    ],
+    [
+      'replay',
+      (lsn: number) => ({
+        recoverySeen: { is: 'replaying', replayedUntil: null, replayedLsn: `0/${lsn}000000`, problem: 'out of memory' },
+      }),
+      /the replay was interrupted \d+ times; out of memory/,
+    ],
+  ] as const)('fails if the %s begins again and again', async (_, at, failure) => {
+    const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+    await platform.sql('delete from work where resource_id <> $1', [id])
+    const statuses: string[] = []
+    for (let turn = 0; turn < 60; turn++) {
+      Object.assign(platform.fake, at(turn % 2 === 0 ? 5 : 3))
+      await platform.sql(`update work set run_at = now(), leased_until = null`)
+      await platform.turn()
+      statuses.push((await platform.call('GET', `/v1/postgres/${id}`)).body.data.status)
+    }
+    // A few interruptions, such as restarts of the host, are no reason to give up.
+    expect(statuses.slice(0, 20)).not.toContain('failed')
+    const { data } = (await platform.call('GET', `/v1/postgres/${id}`)).body
+    expect(data.failure).toEqual(
+      typeof failure === 'string' ? expect.stringContaining(failure) : expect.stringMatching(failure),
+    )
+  })
+
+  test('a copy that begins again has the whole deadline for each part of it', async () => {
+    const { id } = (await restore({ pitr_time: '2026-11-01T11:00:00Z' })).body.data
+    await platform.sql('delete from work where resource_id <> $1', [id])
+    for (const bytesDone of [8, 1, 2, 3, 4]) {
+      Object.assign(platform.fake, { copySeen: { is: 'running', bytesDone, bytesTotal: 9, bytesVerified: 0 } })
+      for (let turn = 0; turn < 4; turn++) {
+        await platform.sql(`update work set run_at = now(), leased_until = null`)
+        await platform.turn()
+      }
+      await platform.sql(`update cluster set progress_at = now() - interval '4 minutes' where id = $1`, [id])
+      const { data } = (await platform.call('GET', `/v1/postgres/${id}`)).body
+      expect(data).toMatchObject({ status: 'initializing', restore: { bytes_done: bytesDone } })
+    }
+  })
+
   test('fifty requests with one Idempotency-Key create one cluster', async () => {
     const replies = await Promise.all(
       Array.from({ length: 50 }, () =>

@@ -1,7 +1,8 @@
 // Restores clusters of a real platform and compares the rows of each with what its write-ahead log says.
+import { appendFileSync } from 'node:fs'
 import pg from 'pg'
 import type { Berth } from '../berth.ts'
-import { accessOf, connect } from '../client.ts'
+import { accessOf, connect, stateDatabase } from '../client.ts'
 import { until } from '../until.ts'
 import { type Decided, readDecisions, Workload } from './oracle.ts'
 
@@ -13,36 +14,53 @@ export function targetCount(fewest: number, share = 1): number {
   return asked === undefined ? fewest : Math.ceil(Number(asked) * share)
 }
 
-/** The major versions of a file that tests only one of them by default. */
-export function majorsOf(usual: '16' | '17'): ('16' | '17')[] {
-  return process.env.BERTH_SOAK_TARGETS === undefined ? [usual] : ['16', '17']
-}
+export const majors = ['16', '17'] as const
+export type Major = (typeof majors)[number]
+
+/** Without `make soak`, the major versions share what is tested. */
+export const isSoak = process.env.BERTH_SOAK_TARGETS !== undefined
 
 /** With `make soak` it has more clusters at a time than an organization may have by default. */
 export const unlimited = { BERTH_QUOTAS: 'clusters=unlimited,disk_gb=unlimited', BERTH_DRILL_INTERVAL: 'off' }
 
 export const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
-export type Restored = { rows: string[] } | { refused: string; status: number } | { failed: string }
+export type Restored = { rows: string[] } | { refused: string; status: number } | { failed: string } | { hung: string }
+
+/** Above the deadline after which the platform itself gives up a restore that makes no progress. */
+const restoreSeconds = 420
 
 /** Asks for a restored cluster, reads its rows and deletes it. */
 export async function restore(berth: Berth, path: string, body: object): Promise<Restored> {
   const made = await berth.call('POST', path, body)
   if (made.status !== 201) return { refused: made.body.error ?? JSON.stringify(made.body), status: made.status }
   const { id } = made.body.data
-  let cluster = made.body.data
-  await until(async () => {
-    cluster = await show(berth, id)
-    return cluster.status === 'ready' || cluster.status === 'failed'
-  }, 180).catch((error: Error) => {
-    const log = berth.output.split('\n').filter((line) => line.includes(id))
-    throw new Error(`${error.message}\n${JSON.stringify(cluster.restore)}\n${log.slice(-20).join('\n')}`)
-  })
   try {
-    return cluster.status === 'failed' ? { failed: cluster.failure } : { rows: await rowsOf(berth, id) }
+    const cluster = await untilSettled(berth, id)
+    if (cluster.status === 'ready') return { rows: await rowsOf(berth, id) }
+    return cluster.status === 'failed' && !/no progress in/.test(cluster.failure)
+      ? { failed: cluster.failure }
+      : { hung: await explainHang(berth, id, cluster) }
   } finally {
     await berth.call('DELETE', `/v1/postgres/${id}`)
   }
+}
+
+async function untilSettled(berth: Berth, id: string) {
+  const deadline = performance.now() + restoreSeconds * 1000
+  for (;;) {
+    const cluster = await show(berth, id)
+    if (['ready', 'failed'].includes(cluster.status) || performance.now() > deadline) return cluster
+    await pause(20)
+  }
+}
+
+async function explainHang(berth: Berth, id: string, { failure, restore }: { failure?: string; restore: object }) {
+  const db = stateDatabase(berth)
+  await db.connect()
+  const { rows } = await db.query('select * from work where resource_id = $1', [id]).finally(() => db.end())
+  const log = berth.output.split('\n').filter((line) => line.includes(id) && !line.includes('request completed'))
+  return [failure ?? 'it did not end', JSON.stringify(restore), JSON.stringify(rows), ...log.slice(-20)].join('\n')
 }
 
 export async function show(berth: Berth, id: string) {
@@ -150,33 +168,46 @@ export async function inTurn(tasks: (() => Promise<void>)[]): Promise<void> {
   await Promise.all([work(), work(), work()])
 }
 
-/** Counts the outcomes of a file, and keeps what must not happen. */
+/** How targets ended. Anything else than the first three is a fault. */
+export type Outcome = 'right' | 'refused' | 'failed naming the damage' | 'wrong' | 'silent' | 'hung' | 'other fault'
+
+/** Counts how the targets of one kind ended, and keeps what must not happen. */
 export class Tally {
   readonly wrong: string[] = []
-  private readonly counts = new Map<string, number>()
-  private readonly title: string
+  private readonly counts = new Map<Outcome, number>()
+  private readonly kind: string
+  private readonly major: Major
 
-  constructor(title: string) {
-    this.title = title
+  constructor(kind: string, major: Major) {
+    this.kind = kind
+    this.major = major
   }
 
-  note(outcome: string): void {
-    this.counts.set(outcome, (this.counts.get(outcome) ?? 0) + 1)
+  note(outcome: 'right' | 'refused' | 'failed naming the damage'): void {
+    this.add(outcome)
   }
 
-  noteWrong(outcome: string, what: string): void {
-    this.note(outcome)
+  noteWrong(outcome: 'wrong' | 'silent' | 'hung' | 'other fault', what: string): void {
+    this.add(outcome)
     this.wrong.push(`${outcome}: ${what}`)
   }
 
-  count(outcome: string): number {
+  count(outcome: Outcome): number {
     return this.counts.get(outcome) ?? 0
+  }
+
+  /** Also into the file from which `make soak` makes its summary, so that one that is interrupted has a summary too. */
+  private add(outcome: Outcome): void {
+    this.counts.set(outcome, this.count(outcome) + 1)
+    const file = process.env.BERTH_SOAK_RESULTS
+    const { kind, major } = this
+    if (file !== undefined) appendFileSync(file, `${JSON.stringify({ kind, major, outcome })}\n`)
   }
 
   print(): void {
     const total = [...this.counts.values()].reduce((sum, count) => sum + count, 0)
     const parts = [...this.counts].map(([outcome, count]) => `${count} ${outcome}`)
-    console.info(`${this.title}: ${total} targets, ${parts.join(', ')}`)
+    console.info(`oracle of ${this.kind}, PostgreSQL ${this.major}: ${total} targets, ${parts.join(', ')}`)
   }
 }
 

@@ -1,6 +1,17 @@
 // Copies of a cluster in a repository under other ids, and the ways to damage them.
 import { execFileSync } from 'node:child_process'
-import { chmodSync, chownSync, globSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  globSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import { basename, dirname } from 'node:path'
 import { crc32c } from '../../../src/model/postgres/crc32c.ts'
 
 export const parts = [
@@ -16,6 +27,9 @@ export const parts = [
   'seals',
 ] as const
 export type Part = (typeof parts)[number]
+
+/** What a damaged disk can change below a running cluster: these files are complete, and nothing writes to them any more. */
+export const completeParts = ['base', 'manifest', 'early segment', 'late segment', 'history', 'backup.json'] as const
 
 export const ways = ['flip', 'delete', 'truncate', 'foreign'] as const
 export type Way = (typeof ways)[number]
@@ -84,6 +98,8 @@ function findPart(directory: string, part: Part, pick: (count: number) => number
 export interface Made {
   /** Relative to the directory of the cluster. */
   file: string
+  /** Puts the file back. */
+  undo: () => void
   /** What a failure that names the damage contains. */
   named: RegExp
 }
@@ -99,10 +115,24 @@ export function damage(
   const file = findPart(directory, part, pick)
   if (file === undefined) throw new Error(`the copy has no ${part}`)
   const path = `${directory}/${file}`
+  const undo = keeper(path)
   if (way === 'delete') rmSync(path)
   else if (way === 'foreign') replace(path, readFileSync(foreignOf(sibling, file)))
   else replace(path, changed(readFileSync(path), way, lengthInUse(directory, part), pick))
-  return { file, named: namesOf(file) }
+  return { file, undo, named: namesOf(file) }
+}
+
+function keeper(path: string): () => void {
+  const { uid, gid, mode } = statSync(path)
+  const bytes = readFileSync(path)
+  return () => {
+    // The platform ignores names that start with a dot.
+    const fresh = `${dirname(path)}/.${basename(path)}`
+    writeFileSync(fresh, bytes)
+    chownSync(fresh, uid, gid)
+    chmodSync(fresh, mode & 0o777)
+    renameSync(fresh, path)
+  }
 }
 
 function changed(bytes: Buffer, way: Way, used: number | undefined, pick: (count: number) => number): Buffer {

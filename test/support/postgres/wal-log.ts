@@ -17,7 +17,7 @@ export interface WrittenLog {
   end: bigint
   read(number: bigint): Promise<Buffer>
   /** Changes a bit at a position. */
-  flip(lsn: bigint): void
+  flip(lsn: bigint, bit?: number): void
 }
 
 /** Writes WAL like PostgreSQL, from the start of a segment, with zeros after the last record. */
@@ -70,8 +70,8 @@ export function writeLog(base: bigint, records: LogRecord[]): WrittenLog {
     ends,
     end: ends.at(-1)!,
     read: async (number) => segments[Number(number - segmentNumber(base))]!,
-    flip: (lsn) => {
-      log[Number(lsn - base)]! ^= 1
+    flip: (lsn, bit = 0) => {
+      log[Number(lsn - base)]! ^= 1 << bit
     },
   }
 }

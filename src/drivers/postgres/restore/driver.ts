@@ -23,7 +23,8 @@ export type CopyState =
   | { is: 'done' }
 
 export type RecoveryState =
-  | { is: 'replaying'; replayedUntil: string | null; replayedLsn: string | null }
+  /** `problem` says why the server is not running. */
+  | { is: 'replaying'; replayedUntil: string | null; replayedLsn: string | null; problem?: string | undefined }
   | RestoreFailure
   | { is: 'promoted'; endLsn: string; timeline: number; replayedUntil: string | null }
 

@@ -5,6 +5,7 @@ import { formatLsn, historyName, type Lsn, segmentNumber, segmentStart } from '.
 import type { Home } from '../../host/home.ts'
 import { readUntrustedFile } from '../../host/untrusted-file.ts'
 import type { Supervisor } from '../../s6/driver.ts'
+import { stripLogTime } from '../../s6/job.ts'
 import type { PostgresDriver } from '../driver.ts'
 import { type ClusterPaths, clusterPaths } from '../paths.ts'
 import { superuser } from '../sql/platform-role.ts'
@@ -23,7 +24,8 @@ const logLines = 2000
 
 export async function inspectRecovery(parts: RecoveryParts, id: string, spec: RestoreSpec): Promise<RecoveryState> {
   const paths = clusterPaths(parts.home, id)
-  const progress = await queryProgress(parts, id)
+  const server = await parts.postgres.inspect(id)
+  const progress = server.is === 'ready' ? await queryProgress(parts, id) : undefined
   const lines = readLines(parts, paths)
   if (progress?.recovering === false) return checkEnd(await findTimelineStart(parts, id), spec, lines, progress.until)
   const fatal = findFatal(lines)
@@ -31,8 +33,15 @@ export async function inspectRecovery(parts: RecoveryParts, id: string, spec: Re
   return {
     is: 'replaying',
     replayedUntil: progress?.until ?? null,
-    replayedLsn: progress?.lsn ?? findReplayedLsn(lines) ?? null,
+    // Only a server that does not answer queries yet: the last position in the log is older than the last answer.
+    replayedLsn: progress === undefined ? (findReplayedLsn(lines) ?? null) : progress.lsn,
+    ...(server.is === 'stopped' && { problem: explainStop(server.log) }),
   }
+}
+
+function explainStop(log: string[]): string {
+  const last = log.map(stripLogTime).findLast((line) => line !== '')
+  return last === undefined ? 'PostgreSQL is not running' : `PostgreSQL is not running: ${last}`
 }
 
 interface Progress extends Record<string, unknown> {
@@ -43,12 +52,11 @@ interface Progress extends Record<string, unknown> {
 
 // The server accepts queries once it has replayed the WAL of the backup itself. Replay may cancel the query because of a
 // conflict; the next call tries again.
-async function queryProgress({ postgres }: RecoveryParts, id: string): Promise<Progress | undefined> {
-  if ((await postgres.inspect(id)).is !== 'ready') return undefined
+async function queryProgress({ postgres }: RecoveryParts, id: string): Promise<Progress> {
   const query = `select pg_is_in_recovery() as recovering, pg_last_wal_replay_lsn()::text as lsn,
     pg_last_xact_replay_timestamp()::text as until`
   const rows = await postgres.query<Progress>(id, superuser, query).catch(() => [])
-  return rows[0]
+  return rows[0] ?? { recovering: true, lsn: null, until: null }
 }
 
 const settingsName = 'postgresql.auto.conf'
