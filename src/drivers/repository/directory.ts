@@ -38,14 +38,16 @@ import { findMissingDirectory, notMounted, walFileError } from './presence.ts'
 import { findArchiveEnd, findHole, planWal } from './wal.ts'
 import { findCut, findStepBack } from './wal-cut.ts'
 import { findAltered, findIntactTail, type SegmentSequence } from './wal-intact.ts'
-import { type ArchiveFiles, findEnd, findSeals, trimSeals, walRecorder } from './wal-record.ts'
+import { type ArchiveFiles, endRecorder, findEnd, findSeals, trimSeals } from './wal-record.ts'
+import { segmentSealer } from './wal-seal.ts'
 
 export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
   const list = (id: string, epoch: number) => listArchive(paths.archive(id, epoch))
   const reader = (id: string, epoch: number, timeline: number) => (number: bigint) =>
     readSegment(filesOf(id, epoch), segmentName(timeline, number))
-  const recorder = walRecorder()
+  const recorder = endRecorder()
+  const sealer = segmentSealer()
   const filesOf = (id: string, epoch: number): ArchiveFiles => ({
     clusterId: id,
     epoch,
@@ -81,7 +83,8 @@ export function directoryRepository(root: string): Repository {
     findStepBack: (id, epoch, timeline, range) => findStepBack(reader(id, epoch, timeline), range),
     recordEnd: (id, epoch, end) => recorder.recordEnd(filesOf(id, epoch), end),
     findRecordedEnd: async (id, epoch) => findEnd(filesOf(id, epoch)),
-    sealSegments: (id, epoch, timeline, before) => recorder.sealSegments(filesOf(id, epoch), timeline, before),
+    sealSegments: (id, epoch, timeline, before) =>
+      sealer.sealSegments(filesOf(id, epoch), reader(id, epoch, timeline), timeline, before),
     async findAlteredSegment(id, epoch, timeline, from) {
       const log = await sequenceOf(id, epoch, timeline, from)
       return log && findAltered(log, findSeals(filesOf(id, epoch)))

@@ -291,7 +291,7 @@ export class FakePostgres extends FakeCalls {
       },
       findStepBack: () => this.called(this.hasStepBack ? { lsn: 1n, newest: 1n } : undefined),
       recordEnd: () => this.called(undefined),
-      sealSegments: () => this.called(0),
+      sealSegments: () => this.called({ count: 0, damaged: [] }),
       findAlteredSegment: () => this.called(undefined),
       findRecordedEnd: () => this.called(undefined),
       findForeignBackup: (_id: string, label: string) => this.called(this.foreignBackups.get(label)),
