@@ -40,6 +40,7 @@ import { findCut, findStepBack } from './wal-cut.ts'
 import { findAltered, findIntactTail, type SegmentSequence } from './wal-intact.ts'
 import { type ArchiveFiles, endRecorder, findEnd, findSeals, trimSeals } from './wal-record.ts'
 import { segmentSealer } from './wal-seal.ts'
+import { isIntact, listSealed } from './wal-sealed.ts'
 
 export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
@@ -85,6 +86,8 @@ export function directoryRepository(root: string): Repository {
     findRecordedEnd: async (id, epoch) => findEnd(filesOf(id, epoch)),
     sealSegments: (id, epoch, timeline, before) =>
       sealer.sealSegments(filesOf(id, epoch), reader(id, epoch, timeline), timeline, before),
+    listSealed: async (id, epoch, timeline, range, limit) => listSealed(filesOf(id, epoch), timeline, range, limit),
+    isIntact: (id, epoch, hole) => isIntact(filesOf(id, epoch), hole),
     async findAlteredSegment(id, epoch, timeline, from) {
       const log = await sequenceOf(id, epoch, timeline, from)
       return log && findAltered(log, findSeals(filesOf(id, epoch)))

@@ -48,6 +48,7 @@ export interface ClusterDescription {
   drillQuery: string | null
   /** Absent in descriptions of earlier versions. */
   retentionDays?: number | null
+  maintenanceWindow?: string | null
   /** The labels of backups that retention does not remove. */
   pinned: string[]
   clusterId?: string | undefined
@@ -94,6 +95,12 @@ export interface AcknowledgedEnd {
 export interface StepBack {
   lsn: Lsn
   newest: Micros
+}
+
+export interface SealedFiles {
+  /** The path of the archive. */
+  directory: string
+  files: { name: string; sha256: string }[]
 }
 
 export interface Sealing {
@@ -150,6 +157,10 @@ export interface Repository {
    * Segments that were completed while nobody watched are verified first; damaged ones are recorded as such.
    */
   sealSegments(clusterId: string, epoch: number, timeline: number, before: Lsn): Promise<Sealing>
+  /** The first segments of the range that have a digest, and the history that they need. */
+  listSealed(clusterId: string, epoch: number, timeline: number, range: WalRange, limit: number): Promise<SealedFiles>
+  /** Whether all files that a hole consists of are there and have their recorded digests. */
+  isIntact(clusterId: string, epoch: number, hole: WalRange & { timeline: number }): Promise<boolean>
   /** The start of the first segment from this position on that differs from its recorded digest. */
   findAlteredSegment(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
   /** Removes the segments that end before this position, oldest first, except those in `kept`; returns their number. */

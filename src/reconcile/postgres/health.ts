@@ -17,6 +17,7 @@ import { probeEndpoints, startPooler } from './endpoint.ts'
 import { explainDown, findDiskProblem, findLostData } from './file.ts'
 import { settlePasswords } from './password.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
+import { findRepairs } from './repair.ts'
 import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
 import { findBackupProblem, keepScrubbed } from './scrub.ts'
@@ -66,6 +67,7 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   if (description) {
     return wait(unhealthyCheckSeconds, description, (tx) => setHealth(tx, cluster.id, degraded(description)))
   }
+  await findRepairs(cluster, world)
   const scrub = await keepScrubbed(cluster, world)
   if (scrub) return scrub
   const schedule = await readDrillSchedule(world.db, cluster.id)

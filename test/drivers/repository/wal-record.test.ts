@@ -242,6 +242,30 @@ describe('complete segments', () => {
     expect(seals).toContain(name(1))
   })
 
+  test('are listed for a scrub, some at a time', async () => {
+    const { ends } = await storeSealed()
+    const list = async (start: bigint, limit: number) => {
+      const range = { from: start, to: ends.at(-1)! }
+      return (await repository.listSealed(id, epoch, 1, range, limit)).files.map((file) => file.name)
+    }
+    expect(await list(from + 100n, 2)).toEqual([name(0), name(1)])
+    expect(await list(from + 2n * segmentBytes, 2)).toEqual([name(2)])
+    expect(await list(from + 3n * segmentBytes, 2)).toEqual([])
+  })
+
+  test('close a hole only if all of them are there and as they were recorded', async () => {
+    await storeSealed()
+    const hole = { timeline: 1, from, to: from + 2n * segmentBytes }
+    const isIntact = () => repository.isIntact(id, epoch, hole)
+    expect(await isIntact()).toBe(true)
+    renameSync(`${archive()}/${name(1)}`, `${archive()}/aside`)
+    expect(await isIntact()).toBe(false)
+    cpSync(`${archive()}/aside`, `${archive()}/${name(1)}`)
+    expect(await isIntact()).toBe(true)
+    flip(`${archive()}/${name(1)}`, 7_000)
+    expect(await isIntact()).toBe(false)
+  })
+
   test('are refused with the seals of another cluster', async () => {
     const { ends, segments } = await storeSealed()
     const sibling = id
@@ -307,6 +331,17 @@ describe('segments that were completed while nobody watched', () => {
       damaged: [{ file: name(1) }],
     })
     expect((await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).damaged).toEqual([])
+  })
+
+  test('are not blamed for what happened to the sealed segment before them', async () => {
+    const { segments, ends } = megabytes()
+    await store(segments)
+    await repository.sealSegments(id, epoch, 1, from + segmentBytes + 5_000_000n)
+    // The record at the end of the first segment goes on in the second one.
+    flip(`${archive()}/${name(0)}`, Number(segmentBytes) - 1_000)
+    repository = directoryRepository(root)
+    expect(await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).toEqual({ count: 1, damaged: [] })
+    expect(await repository.findAlteredSegment(id, epoch, 1, from)).toBe(from)
   })
 
   test('are sealed if they are intact', async () => {
