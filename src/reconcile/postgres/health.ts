@@ -171,7 +171,10 @@ async function checkFully(cluster: Cluster, world: World, drill: Health | undefi
 
 /** A problem that clients do not notice. */
 async function findQuietProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
-  return (await findBackupProblem(cluster, world)) ?? (await findClockHealth(cluster, world))
+  const problem = (await findBackupProblem(cluster, world)) ?? (await findClockHealth(cluster, world))
+  if (problem) return problem
+  const firewall = await world.hosting.findFirewallProblem()
+  return firewall === undefined ? undefined : degraded(firewall)
 }
 
 /** For how long a change of the clock is reported. Afterwards the recovery windows still show it. */

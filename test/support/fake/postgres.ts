@@ -42,6 +42,7 @@ export class FakePostgres extends FakeCalls {
   cut: bigint | undefined
   cutProblem: Error | undefined
   hasStepBack = false
+  firewallProblem: string | undefined
   /** The archived segments that have a digest, and whether those in holes are intact again. */
   sealedFiles: string[] = []
   isRepaired = false
@@ -108,6 +109,7 @@ export class FakePostgres extends FakeCalls {
       isInstalled: () => false,
       canBind: (port) => this.called(!this.boundPorts.has(port)),
       freeBytes: () => this.called(this.freeBytes),
+      findFirewallProblem: () => this.called(this.firewallProblem),
       ensureLimits: (id) => {
         this.limits.add(id)
         return []
