@@ -214,5 +214,6 @@ export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
     toolchain: source.toolchain,
     drillQuery: source.drillQuery,
     retentionDays: source.retentionDays,
+    maintenanceWindow: source.maintenanceWindow,
   }
 }
