@@ -372,6 +372,7 @@ export interface PostgresCluster {
   postgis_enabled: boolean
   pool_mode: 'session' | 'transaction'
   retention_days: number
+  maintenance_window: string | null
   created_at: string
   attached_apps: {
     name: string

@@ -32,6 +32,7 @@ const optionsByField = {
   disk_size_gb: '--disk',
   postgis_enabled: '--postgis',
   retention_days: '--retention',
+  maintenance_window: '--maintenance-window',
 }
 
 function nameOptions(sentence: string | undefined): string | undefined {

@@ -14,6 +14,7 @@ import {
 } from '../../model/postgres/cluster.ts'
 import { presentQuery } from '../../model/postgres/drill.ts'
 import { findExtensionPackage } from '../../model/postgres/extension.ts'
+import { checkMaintenanceWindow } from '../../model/postgres/maintenance.ts'
 import { findPlan, plans } from '../../model/postgres/plan.ts'
 import { newPassword } from '../../model/postgres/user.ts'
 import { seal } from '../../model/seal.ts'
@@ -27,6 +28,7 @@ import {
   type NewCluster,
 } from '../../store/postgres/cluster.ts'
 import { setRetention } from '../../store/postgres/retention.ts'
+import { setMaintenanceWindow } from '../../store/postgres/upgrade.ts'
 import { insertUser } from '../../store/postgres/user.ts'
 import { lockState, transition } from '../../store/transition.ts'
 import { enqueue } from '../../store/work.ts'
@@ -72,8 +74,9 @@ export async function updateCluster(ctx: Context, id: string, input: UpdateClust
   await ctx.db.transaction(async (tx) => {
     const state = await lockState(tx, 'cluster', cluster.id)
     if (state === 'deleting' || state === 'deleted' || state === 'purged') throw invalid('Cluster is being deleted')
-    if (input.retention_days === undefined) return
-    await setRetention(tx, cluster.id, checkRetention(input.retention_days, ctx.settings.pitrDays))
+    const { retention_days: days, maintenance_window: window } = input
+    if (days !== undefined) await setRetention(tx, cluster.id, checkRetention(days, ctx.settings.pitrDays))
+    if (window !== undefined) await setMaintenanceWindow(tx, cluster.id, checkMaintenanceWindow(window))
   })
   return getCluster(ctx, id)
 }

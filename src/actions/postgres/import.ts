@@ -6,7 +6,8 @@ import { reservedDatabases } from '../../model/postgres/user.ts'
 import { seal } from '../../model/seal.ts'
 import { getVisibleCluster } from '../../store/postgres/cluster.ts'
 import { findLastImport, insertImport, type ListedImport } from '../../store/postgres/import.ts'
-import { transition } from '../../store/transition.ts'
+import { isUpgrading } from '../../store/postgres/upgrade.ts'
+import { lockState, transition } from '../../store/transition.ts'
 import type { Context } from '../context.ts'
 
 const defaultJobs = 4
@@ -18,6 +19,8 @@ export async function createImport(ctx: Context, clusterId: string, input: Creat
   const { source, database } = checkInput(input)
   requireReady(cluster, 'a database can be imported')
   await ctx.db.transaction(async (tx) => {
+    await lockState(tx, 'cluster', cluster.id)
+    if (await isUpgrading(tx, cluster.id)) throw conflict('an upgrade is in progress')
     const id = await insertImport(tx, {
       clusterId: cluster.id,
       source: seal(ctx.encryptionKey, Buffer.from(JSON.stringify(source))),

@@ -1,12 +1,15 @@
 import { invalid } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import { type Cluster, type ClusterDetails, postgresMajors, requireReady } from '../../model/postgres/cluster.ts'
+import { importInProgress } from '../../model/postgres/import.ts'
 import type { UpgradeRequest } from '../../model/postgres/upgrade.ts'
 import { nowMicros } from '../../model/time.ts'
 import { joinTransaction } from '../../store/db.ts'
 import { getClusterDetails } from '../../store/postgres/cluster.ts'
+import { hasActiveImport } from '../../store/postgres/import.ts'
 import type { NewRestore } from '../../store/postgres/restore.ts'
 import { insertMajorUpgrade } from '../../store/postgres/upgrade.ts'
+import { lockState } from '../../store/transition.ts'
 import type { Context } from '../context.ts'
 import { getSource, insertRestoredCluster, planNewest } from './restore.ts'
 
@@ -16,6 +19,8 @@ export async function upgradeMajor(ctx: Context, clusterId: string, input: Upgra
   requireReady(source, 'it can be upgraded')
   const major = checkMajor(ctx, source, input)
   return ctx.db.transaction(async (tx) => {
+    await lockState(tx, 'cluster', source.id)
+    if (await hasActiveImport(tx, source.id)) throw importInProgress()
     const plan = await planNewest(tx, source.id, 'a major upgrade')
     const id = newId()
     const restore: NewRestore = {

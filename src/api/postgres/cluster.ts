@@ -151,6 +151,7 @@ export function clusterView(settings: EndpointSettings, cluster: ClusterDetails)
     postgis_enabled: cluster.postgisEnabled,
     pool_mode: cluster.poolMode,
     retention_days: cluster.retentionDays ?? settings.pitrDays,
+    maintenance_window: cluster.maintenanceWindow,
     created_at: rfc3339FromJson(cluster.createdAt),
     attached_apps: cluster.attachedApps.map((name) => ({ name })),
     ...(cluster.state === 'ready' ? { ...endpointsView(settings, cluster), health: healthView(cluster) } : {}),

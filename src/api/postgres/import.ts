@@ -24,7 +24,7 @@ export const importRoutes: Route[] = [
     response: Data(ImportView),
     errors: {
       404: noCluster,
-      409: 'An import is in progress.',
+      409: 'An import is in progress, or an upgrade is.',
       422: 'A field is not valid, or the cluster is not ready.',
     },
     wrongTypeStatus: 422,

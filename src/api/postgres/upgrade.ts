@@ -21,7 +21,7 @@ export const upgradeRoutes: Route[] = [
     response: Data(PostgresCluster),
     errors: {
       404: noCluster,
-      409: 'The cluster runs the newest installed minor version, or an upgrade is in progress.',
+      409: 'The cluster runs the newest installed minor version, an upgrade is in progress, or an import is.',
       422: 'The cluster is not ready, `at` is not a time in the future, `pg_major_version` is not a newer major version, the cluster has no backup to copy it from, or `name` is not valid or taken.',
     },
     wrongTypeStatus: 422,

@@ -69,6 +69,7 @@ function describeCluster(cluster: PostgresCluster, user: string, password: strin
     ['PostGIS', cluster.postgis_enabled],
     ['pool mode', cluster.pool_mode],
     ['retention', `${cluster.retention_days} ${cluster.retention_days === 1 ? 'day' : 'days'}`],
+    ['maintenance', cluster.maintenance_window && `${cluster.maintenance_window} UTC`],
     ['created', formatTime(cluster.created_at)],
     ['recovery window', windowText(cluster)],
     ['last drill', drillText(cluster)],

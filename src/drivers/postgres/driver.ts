@@ -65,6 +65,8 @@ export interface Hosting extends ClusterHost {
   isInstalled(toolchain: Pick<Toolchain, 'bin'>): boolean
   canBind(port: number): Promise<boolean>
   freeBytes(): Promise<number>
+  /** Why the rules that keep the programs of clusters from the network of the host are not in force. */
+  findFirewallProblem(): Promise<string | undefined>
   /** Creates the directory of a cluster so that its size can be limited. Must precede the first write to it. */
   ensureDisk(id: string): Promise<void>
   /**

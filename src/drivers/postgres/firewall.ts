@@ -1,5 +1,6 @@
 // A server is handed sockets of the host's network for its clients. A program that took the server over could disconnect one
 // and connect it elsewhere. So the users of clusters may not open connections from the network of the host at all.
+import { describeError } from '../../model/errors.ts'
 import type { Home } from '../host/home.ts'
 import { commandExists, isRoot, run } from '../host/process.ts'
 import { uidStride } from './users.ts'
@@ -25,22 +26,48 @@ export function renderFirewall(home: Pick<Home, 'number' | 'uidStart'>): string 
 `
 }
 
-const loaded = new Map<string, Promise<void>>()
-
-/** Loads the rules, once per process. Without nftables, the namespaces have to suffice. */
-export function ensureFirewall(home: Home): Promise<void> {
-  const known = loaded.get(home.path) ?? load(home)
-  loaded.set(home.path, known)
-  return known
+/** What is known about the rules of a home in this process. */
+interface Rules {
+  /** Why they are not in force. */
+  problem: Promise<string | undefined>
+  triedAtMs: number
 }
 
-async function load(home: Home): Promise<void> {
-  if (!isRoot() || !commandExists('nft')) return
-  await run('nft', ['-f', '-'], { input: removal(home) + renderFirewall(home) }).catch(() => undefined)
+const rulesByHome = new Map<string, Rules>()
+const retryMs = 60_000
+
+/**
+ * Loads the rules, once per process; again after a failure. A cluster runs without them too, because its namespaces keep
+ * its programs from the network in the first place, but its health says so.
+ */
+export async function ensureFirewall(home: Home, apply = applyRules, now = Date.now()): Promise<string | undefined> {
+  const known = rulesByHome.get(home.path)
+  if (known) {
+    const problem = await known.problem
+    const isTriedAgain = rulesByHome.get(home.path) !== known
+    if (problem === undefined || isTriedAgain || now - known.triedAtMs < retryMs) return problem
+  }
+  const rules = { problem: load(home, apply), triedAtMs: now }
+  rulesByHome.set(home.path, rules)
+  return rules.problem
+}
+
+async function load(home: Home, apply: typeof applyRules): Promise<string | undefined> {
+  try {
+    await apply(removal(home) + renderFirewall(home))
+    return undefined
+  } catch (error) {
+    return `the firewall rules that keep the programs of clusters from the network of this machine are not in force: ${describeError(error)}`
+  }
+}
+
+/** A missing program is reported by `berth doctor`. */
+async function applyRules(input: string): Promise<void> {
+  if (isRoot() && commandExists('nft')) await run('nft', ['-f', '-'], { input })
 }
 
 export async function removeFirewall(home: Home): Promise<void> {
-  loaded.delete(home.path)
-  if (!isRoot() || !commandExists('nft')) return
-  await run('nft', ['-f', '-'], { input: removal(home) }).catch(() => undefined)
+  rulesByHome.delete(home.path)
+  // The rules of a platform that is removed apply to no program any more.
+  await applyRules(removal(home)).catch(() => undefined)
 }

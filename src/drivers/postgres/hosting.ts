@@ -8,6 +8,7 @@ import { canBind, reachableHost } from '../network/port.ts'
 import { storageQuota } from '../storage/quota.ts'
 import { ensureClustersDirectory } from './data.ts'
 import type { Hosting } from './driver.ts'
+import { ensureFirewall } from './firewall.ts'
 import { clusterPaths } from './paths.ts'
 import { ensureToolchain } from './toolchain/toolchain.ts'
 import { uidStride } from './users.ts'
@@ -37,6 +38,7 @@ export function localHosting({ home, listen, host, ports, configuredBins }: Host
       const { bavail, bsize } = await statfs(home.path)
       return bavail * bsize
     },
+    findFirewallProblem: () => ensureFirewall(home),
     ensureLimits: (id, plan) => cgroups.ensureCgroup(cgroupName(home, id), limitsOf(plan)),
     async ensureDisk(id) {
       await ensureClustersDirectory(`${home.path}/clusters`)

@@ -15,6 +15,7 @@ const base = {
 const cluster = {
   drillQuery: null,
   retentionDays: 14,
+  maintenanceWindow: 'sun 03:00',
   pinned: ['20261115-100203F'],
   clusterId,
   clusterName: 'shop',
@@ -31,6 +32,7 @@ test('descriptions are read as they were written', () => {
   expect(parseCluster(JSON.stringify({ drillQuery: 'select 1', pinned: [] }))).toEqual({
     drillQuery: 'select 1',
     retentionDays: null,
+    maintenanceWindow: null,
     pinned: [],
   })
 })

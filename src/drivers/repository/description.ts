@@ -1,4 +1,5 @@
 // The descriptions in the repository. They may come from another version or be damaged, so nothing in them is trusted.
+import { maintenancePattern } from '../../model/postgres/maintenance.ts'
 import { parseLsn } from '../../model/postgres/wal.ts'
 import { parseTime } from '../../model/time.ts'
 import type { BackupDescription, ClusterDescription, DescribedBase, DescribedEpoch } from './driver.ts'
@@ -25,11 +26,11 @@ export function parseBackup(text: string): BackupDescription {
 /** Fields that an older version did not write are undefined. */
 export function parseCluster(text: string): ClusterDescription {
   const found = parseObject(text)
-  const { drillQuery = null, retentionDays = null, pinned = [], epochs, settings } = found
+  const { drillQuery = null, retentionDays = null, maintenanceWindow = null, pinned = [], epochs, settings } = found
   if (drillQuery !== null && typeof drillQuery !== 'string') throw notValid('drillQuery')
   if (!Array.isArray(pinned) || !pinned.every((label) => typeof label === 'string')) throw notValid('pinned')
   const days = retentionDays === null ? null : countOf(found, 'retentionDays')
-  const choices = { drillQuery, retentionDays: days, pinned }
+  const choices = { drillQuery, retentionDays: days, maintenanceWindow: windowOf(maintenanceWindow), pinned }
   if (epochs === undefined) return choices
   if (!Array.isArray(epochs)) throw notValid('epochs')
   if (!isObject(settings)) throw notValid('settings')
@@ -41,6 +42,11 @@ export function parseCluster(text: string): ClusterDescription {
     epochs: epochs.map(parseEpoch),
     ...(isObject(found.origin) && { origin: found.origin }),
   }
+}
+
+function windowOf(value: unknown): string | null {
+  if (value === null || (typeof value === 'string' && new RegExp(maintenancePattern).test(value))) return value
+  throw notValid('maintenanceWindow')
 }
 
 function parseEpoch(value: unknown): DescribedEpoch {

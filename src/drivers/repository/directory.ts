@@ -39,14 +39,17 @@ import { findMissingDirectory, notMounted, walFileError } from './presence.ts'
 import { findArchiveEnd, findHole, planWal } from './wal.ts'
 import { findCut, findStepBack } from './wal-cut.ts'
 import { findAltered, findIntactTail, type SegmentSequence } from './wal-intact.ts'
-import { type ArchiveFiles, findEnd, findSeals, trimSeals, walRecorder } from './wal-record.ts'
+import { type ArchiveFiles, endRecorder, findEnd, findSeals, trimSeals } from './wal-record.ts'
+import { segmentSealer } from './wal-seal.ts'
+import { isIntact, listSealed } from './wal-sealed.ts'
 
 export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
   const list = (id: string, epoch: number) => listArchive(paths.archive(id, epoch))
   const reader = (id: string, epoch: number, timeline: number) => (number: bigint) =>
     readSegment(filesOf(id, epoch), segmentName(timeline, number))
-  const recorder = walRecorder()
+  const recorder = endRecorder()
+  const sealer = segmentSealer()
   const filesOf = (id: string, epoch: number): ArchiveFiles => ({
     clusterId: id,
     epoch,
@@ -82,7 +85,10 @@ export function directoryRepository(root: string): Repository {
     findStepBack: (id, epoch, timeline, range) => findStepBack(reader(id, epoch, timeline), range),
     recordEnd: (id, epoch, end) => recorder.recordEnd(filesOf(id, epoch), end),
     findRecordedEnd: async (id, epoch) => findEnd(filesOf(id, epoch)),
-    sealSegments: (id, epoch, timeline, before) => recorder.sealSegments(filesOf(id, epoch), timeline, before),
+    sealSegments: (id, epoch, timeline, before) =>
+      sealer.sealSegments(filesOf(id, epoch), reader(id, epoch, timeline), timeline, before),
+    listSealed: async (id, epoch, timeline, range, limit) => listSealed(filesOf(id, epoch), timeline, range, limit),
+    isIntact: (id, epoch, hole) => isIntact(filesOf(id, epoch), hole),
     async findAlteredSegment(id, epoch, timeline, from) {
       const log = await sequenceOf(id, epoch, timeline, from)
       return log && findAltered(log, findSeals(filesOf(id, epoch)))

@@ -48,6 +48,7 @@ export interface ClusterDescription {
   drillQuery: string | null
   /** Absent in descriptions of earlier versions. */
   retentionDays?: number | null
+  maintenanceWindow?: string | null
   /** The labels of backups that retention does not remove. */
   pinned: string[]
   clusterId?: string | undefined
@@ -96,6 +97,19 @@ export interface StepBack {
   newest: Micros
 }
 
+export interface SealedFiles {
+  /** The path of the archive. */
+  directory: string
+  files: { name: string; sha256: string }[]
+}
+
+export interface Sealing {
+  /** The number of files that are done now. */
+  count: number
+  /** Those that are damaged. They are reported again by a new process. */
+  damaged: WalFileError[]
+}
+
 /** A file of the archive that a replay needs is missing or cannot be used. */
 export class WalFileError extends Error {
   override readonly name = 'WalFileError'
@@ -139,10 +153,14 @@ export interface Repository {
   /** Undefined if it was never recorded. Throws if the record is damaged. */
   findRecordedEnd(clusterId: string, epoch: number): Promise<AcknowledgedEnd | undefined>
   /**
-   * Records the digests of the complete segments before this position, a few per call; returns their number. Restores
-   * compare them.
+   * Records the digests of the complete segments before this position, a few per call. Restores and scrubs compare them.
+   * Segments that were completed while nobody watched are verified first; damaged ones are recorded as such.
    */
-  sealSegments(clusterId: string, epoch: number, timeline: number, before: Lsn): Promise<number>
+  sealSegments(clusterId: string, epoch: number, timeline: number, before: Lsn): Promise<Sealing>
+  /** The first segments of the range that have a digest, and the history that they need. */
+  listSealed(clusterId: string, epoch: number, timeline: number, range: WalRange, limit: number): Promise<SealedFiles>
+  /** Whether all files that a hole consists of are there and have their recorded digests. */
+  isIntact(clusterId: string, epoch: number, hole: WalRange & { timeline: number }): Promise<boolean>
   /** The start of the first segment from this position on that differs from its recorded digest. */
   findAlteredSegment(clusterId: string, epoch: number, timeline: number, from: Lsn): Promise<Lsn | undefined>
   /** Removes the segments that end before this position, oldest first, except those in `kept`; returns their number. */

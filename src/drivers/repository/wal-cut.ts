@@ -27,7 +27,7 @@ import {
 /** The largest number by which a record refers to a block (XLR_MAX_BLOCK_ID). */
 const maxBlock = 32
 
-type ReadSegment = (number: bigint) => Promise<Buffer>
+export type ReadSegment = (number: bigint) => Promise<Buffer>
 
 /** No commit waits longer than this between its stamp and its record, even on an overloaded host. */
 const disorderMicros = 2_000_000n
@@ -92,31 +92,47 @@ interface Found extends Omit<End, 'at'> {
 const commitKinds = [0x00, 0x30]
 
 /** Walks along the records, with as many segments in memory as the current record touches. */
-class LogReader {
+export class LogReader {
   readonly #read: ReadSegment
   readonly #last: bigint
+  /** Whether the checksums of all records are compared. */
+  readonly #isStrict: boolean
   #first: bigint
   #log: Buffer
   #at: number | undefined
   #before: Lsn | undefined
+  #stoppedAt: Lsn = 0n
 
-  private constructor(read: ReadSegment, first: bigint, last: bigint, log: Buffer) {
+  private constructor(read: ReadSegment, first: bigint, last: bigint, log: Buffer, isStrict: boolean) {
     this.#read = read
     this.#first = first
     this.#last = last
     this.#log = log
+    this.#isStrict = isStrict
   }
 
-  static async open(read: ReadSegment, first: bigint, last: bigint): Promise<LogReader> {
-    const reader = new LogReader(read, first, last, await read(first))
-    reader.#at = findFirstRecord(reader.#log, reader.#base)
-    while (reader.#at === undefined && (await reader.#extend())) reader.#at = findFirstRecord(reader.#log, reader.#base)
+  static async open(read: ReadSegment, first: bigint, last: bigint, isStrict = false): Promise<LogReader> {
+    const reader = new LogReader(read, first, last, await read(first), isStrict)
+    let found = findFirstRecord(reader.#log, reader.#base)
+    while (found.at === undefined && (await reader.#extend())) found = findFirstRecord(reader.#log, reader.#base)
+    reader.#at = found.at
+    reader.#stoppedAt = reader.#base + BigInt(found.stoppedAt)
     return reader
   }
 
   /** Where the next record begins. */
   get position(): Lsn {
     return this.#base + BigInt(this.#at ?? 0)
+  }
+
+  /** Whether no record starts in what was read. */
+  get isEmpty(): boolean {
+    return this.#at === undefined
+  }
+
+  /** How far the next record was followed before it turned out to be incomplete or damaged. */
+  get stoppedAt(): Lsn {
+    return this.#stoppedAt
   }
 
   /** The next record that ends a transaction, or the record that reaches the limit; undefined at the end of the log. */
@@ -147,7 +163,7 @@ class LogReader {
   #stepWithinPage(): Found | undefined {
     const [log, at] = [this.#log, this.#at!]
     const inPage = at % pageBytes
-    if (inPage === 0 || inPage + recordHeaderBytes > pageBytes) return undefined
+    if (this.#isStrict || inPage === 0 || inPage + recordHeaderBytes > pageBytes) return undefined
     const length = log.readUInt32LE(at)
     const manager = log[at + 17]!
     const isBlock = length > recordHeaderBytes && log[at + recordHeaderBytes]! <= maxBlock
@@ -166,7 +182,10 @@ class LogReader {
       this.#at = record.resumeAt
       return this.#step()
     }
-    if (record?.end === undefined || !isValid(record.bytes, this.#before)) return undefined
+    if (record?.end === undefined || !isValid(record.bytes, this.#before)) {
+      this.#stoppedAt = record ? this.#base + BigInt(record.stoppedAt) : this.position
+      return undefined
+    }
     const end = isSwitch(record.bytes) ? roundUp(record.end, Number(segmentBytes)) : record.end
     const isCommit = commitKinds.includes(record.bytes[16]! & 0x70)
     return this.#moveTo(this.#base + BigInt(record.start), end, findTimestamp(record.bytes), isCommit)

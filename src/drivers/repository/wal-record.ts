@@ -1,12 +1,11 @@
-// Records what an archive contains while it is being written: how far its receiver has acknowledged, and the digests of its
-// files. One process at a time does this for a cluster.
-import { existsSync } from 'node:fs'
-import { type Lsn, parseSegmentName, segmentBytes, segmentName, segmentNumber } from '../../model/postgres/wal.ts'
+// Records how far the receiver of an archive has acknowledged, and finds what is recorded about the archive. One process at a
+// time records for a cluster.
+import { segmentName } from '../../model/postgres/wal.ts'
 import { removeAbandonedFiles } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { digestFile, type Mark, RunningDigest } from './digest.ts'
 import type { AcknowledgedEnd, WalFile } from './driver.ts'
-import { appendDurably, replaceFile } from './durable-file.ts'
+import { replaceFile } from './durable-file.ts'
 import {
   type ArchivePlace,
   addMark,
@@ -16,7 +15,7 @@ import {
   parseEnd,
   renderEnd,
 } from './end.ts'
-import { brokenDigest, parseSeals, renderHeader, renderSeal, type Seals } from './seal.ts'
+import { parseSeals, renderHeader, renderSeal, type Seals } from './seal.ts'
 
 /** The places of an archive and of what is recorded about it. */
 export interface ArchiveFiles extends ArchivePlace {
@@ -38,45 +37,22 @@ interface Progress {
   isBroken: boolean
 }
 
-export interface WalRecorder {
+export interface EndRecorder {
   recordEnd(files: ArchiveFiles, end: AcknowledgedEnd): Promise<void>
-  sealSegments(files: ArchiveFiles, timeline: number, before: Lsn): Promise<number>
 }
 
-/** Bounds how long one call takes; the rest follows with the next one. */
-const maxSealed = 8
-
-export function walRecorder(): WalRecorder {
+export function endRecorder(): EndRecorder {
   const progress = new Map<string, Progress>()
-  const sealed = new Map<string, { names: Set<string>; before: bigint }>()
-  const keyOf = ({ clusterId, epoch }: ArchivePlace) => `${clusterId}/${epoch}`
-
   return {
     async recordEnd(files, end) {
-      const before = progress.get(keyOf(files)) ?? (await loadProgress(files))
+      const key = `${files.clusterId}/${files.epoch}`
+      const before = progress.get(key) ?? (await loadProgress(files))
       // Another process may have recorded more meanwhile, such as the one that deleted the cluster.
       const stored = readableEnd(files)
       if (stored && stored.lsn >= end.lsn) return
       const next = await advance(files, before, end)
       await replaceFile(files.parent, files.endName, renderEnd(next.record))
-      progress.set(keyOf(files), next)
-    },
-
-    async sealSegments(files, timeline, before) {
-      const known = sealed.get(keyOf(files)) ?? { names: new Set(findSeals(files).files.keys()), before: -1n }
-      sealed.set(keyOf(files), known)
-      const limit = segmentNumber(before)
-      if (known.before >= limit) return 0
-      const due = (await listComplete(files, timeline, known.before, limit)).filter(
-        ({ name }) => !known.names.has(name),
-      )
-      for (const file of due.slice(0, maxSealed)) {
-        const mark = await sealOf(files, file)
-        if (mark) await appendSeal(files, file.name, mark)
-        known.names.add(file.name)
-      }
-      if (due.length <= maxSealed) known.before = limit
-      return Math.min(due.length, maxSealed)
+      progress.set(key, next)
     },
   }
 }
@@ -130,7 +106,10 @@ async function loadProgress(files: ArchiveFiles): Promise<Progress> {
 }
 
 /** An unreadable record is replaced: the receiver has acknowledged the new end in any case. */
-function readableEnd(files: ArchiveFiles, onError: (error: unknown) => void = () => undefined): EndRecord | undefined {
+export function readableEnd(
+  files: ArchiveFiles,
+  onError: (error: unknown) => void = () => undefined,
+): EndRecord | undefined {
   try {
     return findEnd(files)
   } catch (error) {
@@ -157,46 +136,8 @@ async function advance(files: ArchiveFiles, before: Progress, { isMissing, ...en
   return { record, segment: number, digest, isBroken }
 }
 
-/**
- * The complete files before this segment. Once the archive was listed, the names of further segments are known: listing
- * thousands of files for every new one would be slow. Everything before the limit is acknowledged, so also a segment that
- * the receiver has yet to rename is complete.
- */
-async function listComplete(files: ArchiveFiles, timeline: number, listed: bigint, limit: bigint): Promise<WalFile[]> {
-  if (listed < 0n) return (await files.list()).filter((file) => isComplete(file, timeline, limit))
-  const count = Number(limit - listed)
-  return Array.from({ length: count }, (_, n) => {
-    return { name: segmentName(timeline, listed + BigInt(n)), bytes: Number(segmentBytes) }
-  })
-}
-
-function isComplete({ name, bytes }: WalFile, timeline: number, before: bigint): boolean {
-  if (name.endsWith('.history')) return true
-  const segment = parseSegmentName(name)
-  if (segment === undefined || segment.partial || BigInt(bytes) !== segmentBytes) return false
-  return segment.timeline === timeline && segment.number < before
-}
-
-/** Undefined if the file is gone. A file that lacks a mark recorded earlier has been damaged since. */
-async function sealOf(files: ArchiveFiles, { name, bytes }: WalFile): Promise<Mark | undefined> {
-  const expected = marksOf(readableEnd(files), name)
-  const found: Mark[] = []
-  const lengths = expected.map((mark) => mark.bytes)
-  const digest = new RunningDigest()
-  const isThere = await digestFile(files.directory, name, digest, bytes, lengths, (mark) => found.push(mark))
-  if (!isThere) return undefined
-  const hasMark = (mark: Mark) => found.some((each) => each.bytes === mark.bytes && each.sha256 === mark.sha256)
-  return expected.every(hasMark) ? digest.mark() : { bytes, sha256: brokenDigest }
-}
-
 /** The recorded marks of this file, if it is the one that contains the recorded end. */
 export function marksOf(record: EndRecord | undefined, name: string): Mark[] {
   if (!record) return []
   return segmentName(record.timeline, lastSegment(record.lsn).number) === name ? record.marks : []
-}
-
-async function appendSeal(files: ArchiveFiles, name: string, mark: Mark): Promise<void> {
-  const path = `${files.parent}/${files.sealsName}`
-  const header = existsSync(path) ? '' : renderHeader(files)
-  await appendDurably(path, header + renderSeal(name, mark))
 }

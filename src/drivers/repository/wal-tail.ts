@@ -28,7 +28,7 @@ export async function findTail(
 }
 
 export const pageBytes = 8192
-const headerBytes = 24
+export const headerBytes = 24
 export const longHeaderBytes = 40
 const isContinued = 0x1
 const isLong = 0x2
@@ -50,7 +50,7 @@ function findPage(log: Buffer, base: Lsn, at: number): Page | undefined {
 }
 
 function walkRecords(log: Buffer, base: Lsn, limit: Lsn): WalTail | undefined {
-  let at = findFirstRecord(log, base)
+  let { at } = findFirstRecord(log, base)
   let before: Lsn | undefined
   let tail: WalTail | undefined
   while (at !== undefined) {
@@ -73,12 +73,18 @@ function walkRecords(log: Buffer, base: Lsn, limit: Lsn): WalTail | undefined {
   return tail
 }
 
-/** The offset of the first record that starts in this segment. */
-export function findFirstRecord(log: Buffer, base: Lsn): number | undefined {
+export interface FirstRecord {
+  at: number | undefined
+  /** Without one, how far the record from before the log was followed. */
+  stoppedAt: number
+}
+
+/** The offset of the first record that starts in this log. */
+export function findFirstRecord(log: Buffer, base: Lsn): FirstRecord {
   const page = findPage(log, base, 0)
-  if (page === undefined || (page.flags & isContinued) === 0) return page?.body
+  if (page === undefined || (page.flags & isContinued) === 0) return { at: page?.body, stoppedAt: 0 }
   const rest = gather(log, base, { at: page.body, bytes: page.remaining })
-  return 'end' in rest ? roundUp(rest.end, 8) : rest.resumeAt
+  return 'end' in rest ? { at: roundUp(rest.end, 8), stoppedAt: 0 } : { at: rest.resumeAt, stoppedAt: rest.stoppedAt }
 }
 
 interface Gathered {
@@ -89,6 +95,8 @@ interface Gathered {
 /** An incomplete record. After a crash the server overwrote it and continued at `resumeAt`. */
 interface Torn {
   resumeAt: number | undefined
+  /** The page that does not continue it. */
+  stoppedAt: number
 }
 
 function gather(log: Buffer, base: Lsn, wanted: { at: number; bytes: number }): Gathered | Torn {
@@ -100,9 +108,10 @@ function gather(log: Buffer, base: Lsn, wanted: { at: number; bytes: number }): 
     if (bytes <= room) return { bytes: Buffer.concat(parts), end: at + bytes }
     bytes -= room
     const page = findPage(log, base, at + room)
-    if (page === undefined) return { resumeAt: undefined }
-    if (page.flags & isOverwritten) return { resumeAt: page.body }
-    if ((page.flags & isContinued) === 0 || page.remaining !== bytes) return { resumeAt: undefined }
+    const stoppedAt = at + room
+    if (page === undefined) return { resumeAt: undefined, stoppedAt }
+    if (page.flags & isOverwritten) return { resumeAt: page.body, stoppedAt }
+    if ((page.flags & isContinued) === 0 || page.remaining !== bytes) return { resumeAt: undefined, stoppedAt }
     at = page.body
   }
 }
@@ -112,6 +121,7 @@ interface LogRecord {
   start: number
   end: number | undefined
   resumeAt: number | undefined
+  stoppedAt: number
 }
 
 export const recordHeaderBytes = 24
@@ -124,8 +134,9 @@ export function readRecord(log: Buffer, base: Lsn, at: number): LogRecord | unde
   const length = log.readUInt32LE(start)
   if (length < recordHeaderBytes || length > maxRecordBytes) return undefined
   const found = gather(log, base, { at: start, bytes: length })
-  if ('resumeAt' in found) return { bytes: Buffer.alloc(0), start, end: undefined, resumeAt: found.resumeAt }
-  return { bytes: found.bytes, start, end: roundUp(found.end, 8), resumeAt: undefined }
+  if ('resumeAt' in found) return { bytes: Buffer.alloc(0), start, end: undefined, ...found }
+  const end = roundUp(found.end, 8)
+  return { bytes: found.bytes, start, end, resumeAt: undefined, stoppedAt: end }
 }
 
 // XLogRecord: length, transaction, position of the previous record, flags, resource manager, two bytes of padding, checksum.

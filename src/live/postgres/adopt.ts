@@ -114,6 +114,7 @@ async function adoptOne(
     const choices = {
       drillQuery: presentQuery(description?.drillQuery),
       retentionDays: description?.retentionDays ?? null,
+      maintenanceWindow: description?.maintenanceWindow ?? null,
     }
     const facts = { id, orgId: org.id, pgMajor: major, toolchain, createdAt, ...choices }
     const cluster: AdoptedCluster = { ...settings, ...facts }

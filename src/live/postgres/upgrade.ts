@@ -1,9 +1,12 @@
 import { conflict, invalid, notFound } from '../../model/errors.ts'
 import type { ClusterDetails } from '../../model/postgres/cluster.ts'
+import { importInProgress } from '../../model/postgres/import.ts'
 import { isNewerVersion, type UpgradeRequest } from '../../model/postgres/upgrade.ts'
 import { type Micros, nowMicros, parseTime } from '../../model/time.ts'
 import { getClusterDetails } from '../../store/postgres/cluster.ts'
+import { hasActiveImport } from '../../store/postgres/import.ts'
 import { cancelUpgrade, planUpgrade } from '../../store/postgres/upgrade.ts'
+import { lockState } from '../../store/transition.ts'
 import { enqueue } from '../../store/work.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
 import { getReadyCluster } from './cluster.ts'
@@ -23,6 +26,8 @@ export async function upgradeMinor(
     throw conflict(`PostgreSQL ${running}, which the cluster runs, is the newest installed version`)
   }
   await ctx.db.transaction(async (tx) => {
+    await lockState(tx, 'cluster', cluster.id)
+    if (plannedAt === null && (await hasActiveImport(tx, cluster.id))) throw importInProgress()
     const upgrade = { fromVersion: running, toVersion: newest, plannedAt }
     if (!(await planUpgrade(tx, cluster.id, upgrade))) throw conflict('an upgrade is in progress')
     await enqueue(tx, 'cluster', cluster.id)

@@ -56,7 +56,7 @@ const programs: Program[] = [
     package: 'nftables',
     command: 'nft',
     missing: 'warning',
-    cost: 'Without nftables, apps and sandboxes have no network.',
+    cost: 'Without nftables, apps and sandboxes have no network, and only namespaces keep clusters from the network of this machine.',
   },
   {
     package: 'dnsmasq-base',

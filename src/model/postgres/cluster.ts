@@ -5,6 +5,7 @@ import { invalid } from '../errors.ts'
 import { defineStates, type State } from '../states.ts'
 import type { Micros } from '../time.ts'
 import { DrillQuery, type LastDrill, LastDrillView } from './drill.ts'
+import { maintenanceHours } from './maintenance.ts'
 import { plans } from './plan.ts'
 import { type LastUpgrade, UpgradeView } from './upgrade.ts'
 
@@ -120,6 +121,10 @@ export interface Cluster {
   drillQuery: string | null
   /** How many days the recovery window reaches back; null for the setting of the platform. */
   retentionDays: number | null
+  /** When minor upgrades begin by themselves; null for never. */
+  maintenanceWindow: string | null
+  /** The installed minor version of its major version, as far as it is known. */
+  newestVersion: string | null
   scratch: boolean
   retentionAt: Micros | null
   /** Since when the repository's copy of pins, drill query and retention is out of date; null when it is current. */
@@ -141,6 +146,8 @@ export interface ClusterDetails
     | 'postgisEnabled'
     | 'poolMode'
     | 'retentionDays'
+    | 'maintenanceWindow'
+    | 'newestVersion'
     | 'directPort'
     | 'poolerPort'
     | 'health'
@@ -161,7 +168,6 @@ export interface ClusterDetails
   restore: RestoreView | null
   lastDrill: LastDrill | null
   pgVersion: string | null
-  newestVersion: string | null
   upgrade: LastUpgrade | null
 }
 
@@ -234,9 +240,13 @@ export const CreateCluster = Type.Object(
 )
 export type CreateCluster = Static<typeof CreateCluster>
 
+const MaintenanceWindow = orNull(Type.String(), {
+  description: `A day and a time in UTC such as \`sun 03:00\`. In the ${maintenanceHours} hours from then on, the cluster is upgraded to the newest installed minor version, if that is newer. Null for never.`,
+})
+
 export const UpdateCluster = Type.Object(
-  { retention_days: Type.Optional(RetentionDays) },
-  { examples: [{ retention_days: 14 }] },
+  { retention_days: Type.Optional(RetentionDays), maintenance_window: Type.Optional(MaintenanceWindow) },
+  { examples: [{ retention_days: 14, maintenance_window: 'sun 03:00' }] },
 )
 export type UpdateCluster = Static<typeof UpdateCluster>
 
@@ -300,6 +310,9 @@ export const PostgresCluster = Type.Object(
     postgis_enabled: Type.Boolean(),
     pool_mode: Type.Enum([...poolModes]),
     retention_days: Type.Integer({ description: 'How many days back it can be restored, once it is that old.' }),
+    maintenance_window: orNull(Type.String(), {
+      description: 'When minor upgrades begin by themselves, in UTC; null for never.',
+    }),
     created_at: Time,
     attached_apps: Type.Array(Type.Object({ name: Type.String() })),
     endpoints: Type.Optional(

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { invalid } from '../errors.ts'
+import { type BerthError, conflict, invalid } from '../errors.ts'
 import { defineStates, type State } from '../states.ts'
 import type { Micros } from '../time.ts'
 import { findNameProblem } from './name.ts'
@@ -139,6 +139,8 @@ function decode(text: string, what: string): string {
 
 function readSslMode(parameters: URLSearchParams): SslMode {
   const unknown = [...parameters.keys()].find((name) => name !== 'sslmode')
+  if (unknown === 'sslcert' || unknown === 'sslkey')
+    throw invalid('imports cannot present a client certificate: the user in url has to log in with a password only')
   if (unknown !== undefined) throw invalid(`url has the parameter ${unknown.slice(0, 50)}; only sslmode is supported`)
   const mode = parameters.get('sslmode') ?? 'prefer'
   const known = sslModes.find((each) => each === (mode === 'allow' ? 'prefer' : mode))
@@ -221,3 +223,8 @@ export const ImportView = Type.Object(
   },
   { title: 'PostgresImport' },
 )
+
+/** The copy of an import does not survive a restart of the cluster, and a copy of the cluster would have half of it. */
+export function importInProgress(): BerthError {
+  return conflict('an import is in progress: the cluster can be upgraded once it has ended')
+}

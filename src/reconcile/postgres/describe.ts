@@ -23,13 +23,14 @@ export async function describeNow({ id }: Cluster, world: World): Promise<void> 
 }
 
 async function describe(cluster: Cluster, { db }: World): Promise<ClusterDescription> {
-  const { id, drillQuery, retentionDays } = cluster
+  const { id, drillQuery, retentionDays, maintenanceWindow } = cluster
   const restore = await findRestore(db, id)
   const epochs = await listArchives(db, id)
   const changed = await listClockChanges(db, id)
   return {
     drillQuery,
     retentionDays,
+    maintenanceWindow,
     pinned: await listPinned(db, id),
     clusterId: id,
     clusterName: cluster.name,

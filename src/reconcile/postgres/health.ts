@@ -17,6 +17,7 @@ import { probeEndpoints, startPooler } from './endpoint.ts'
 import { explainDown, findDiskProblem, findLostData } from './file.ts'
 import { finishUserDeletions, settlePasswords } from './password.ts'
 import { findTakenPoolerPort, findTakenServerPort } from './port.ts'
+import { findRepairs } from './repair.ts'
 import { keepVerified } from './restore.ts'
 import { applyRetention } from './retention.ts'
 import { findBackupProblem, keepScrubbed } from './scrub.ts'
@@ -68,6 +69,7 @@ export async function keepHealthy(cluster: Cluster, world: World) {
   if (unfinished) {
     return wait(unhealthyCheckSeconds, unfinished, (tx) => setHealth(tx, cluster.id, degraded(unfinished)))
   }
+  await findRepairs(cluster, world)
   const scrub = await keepScrubbed(cluster, world)
   if (scrub) return scrub
   const schedule = await readDrillSchedule(world.db, cluster.id)
@@ -171,7 +173,10 @@ async function checkFully(cluster: Cluster, world: World, drill: Health | undefi
 
 /** A problem that clients do not notice. */
 async function findQuietProblem(cluster: Cluster, world: World): Promise<Health | undefined> {
-  return (await findBackupProblem(cluster, world)) ?? (await findClockHealth(cluster, world))
+  const problem = (await findBackupProblem(cluster, world)) ?? (await findClockHealth(cluster, world))
+  if (problem) return problem
+  const firewall = await world.hosting.findFirewallProblem()
+  return firewall === undefined ? undefined : degraded(firewall)
 }
 
 /** For how long a change of the clock is reported. Afterwards the recovery windows still show it. */

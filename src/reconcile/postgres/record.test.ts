@@ -1,24 +1,31 @@
 import { expect, test } from 'vitest'
-import type { Repository } from '../../drivers/repository/driver.ts'
+import { type Repository, WalFileError } from '../../drivers/repository/driver.ts'
+import type { Db } from '../../store/db.ts'
 import { archiveRecorder } from './record.ts'
 
 const at = 1_000n
 
-function setup(sealed: number[] = []) {
+function setup(sealed: number[] = [], damaged: WalFileError[] = []) {
   const calls: string[] = []
   let now = 10_000
   let problem: Error | undefined
   const repository = {
     sealSegments: async (id: string, _epoch: number, _timeline: number, before: bigint) => {
       calls.push(`seal ${id} ${before}`)
-      return sealed.shift() ?? 0
+      return { count: sealed.shift() ?? 0, damaged: damaged.splice(0) }
     },
     recordEnd: async (id: string, _epoch: number, { lsn }: { lsn: bigint }) => {
       if (problem) throw problem
       calls.push(`end ${id} ${lsn}`)
     },
   } as unknown as Repository
-  const recorder = archiveRecorder({ repository }, () => now)
+  const db = {
+    async transaction() {
+      if (problem) throw problem
+      calls.push('damage')
+    },
+  } as unknown as Db
+  const recorder = archiveRecorder({ db, repository }, () => now)
   return {
     calls,
     fail: (error: Error | undefined) => {
@@ -62,4 +69,15 @@ test('a failure is repeated and does not affect other clusters', async () => {
   fail(undefined)
   await note(1000, ['a', 1n], ['b', 1n])
   expect(calls.filter((call) => call.startsWith('end'))).toEqual(['end a 1', 'end b 1'])
+})
+
+test('damage that is found while sealing is recorded, also if that fails at first', async () => {
+  const file = '000000010000000000000003'
+  const { calls, note, fail } = setup([1, 0], [new WalFileError('damaged', file, `WAL segment ${file} is damaged`)])
+  fail(new Error('the state database is not available'))
+  await note(0, ['a', 1n])
+  fail(undefined)
+  await note(1000, ['a', 1n])
+  await note(1000, ['a', 2n])
+  expect(calls.filter((call) => call === 'damage')).toHaveLength(1)
 })

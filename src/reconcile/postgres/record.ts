@@ -1,9 +1,11 @@
 // Records in the repository how far the archive of each cluster is and what its files contain, so that damage to the end of
 // an archive is not taken for its end, and files of one cluster are not taken for those of another.
 import type { Cluster } from '../../model/postgres/cluster.ts'
+import { type ArchiveHole, holeOfFile } from '../../model/postgres/damage.ts'
 import { type Lsn, parseLsn } from '../../model/postgres/wal.ts'
 import { type Micros, nowMicros } from '../../model/time.ts'
 import { type Archive, findCurrentArchive } from '../../store/postgres/archive.ts'
+import { recordDamage } from '../../store/postgres/damage.ts'
 import { findRun } from '../../store/postgres/stretch.ts'
 import type { World } from '../step.ts'
 
@@ -32,7 +34,9 @@ export interface ArchiveRecorder {
   settled(): Promise<void>
 }
 
-export function archiveRecorder({ repository }: Pick<World, 'repository'>, now = Date.now): ArchiveRecorder {
+export function archiveRecorder(world: Recording, now = Date.now): ArchiveRecorder {
+  const { repository } = world
+  const holes: ArchiveHole[] = []
   const pending = new Map<string, Archived>()
   const recorded = new Map<string, Recorded>()
   let running: Promise<void> | undefined
@@ -49,9 +53,9 @@ export function archiveRecorder({ repository }: Pick<World, 'repository'>, now =
 
   // Before the end, because the marks in the record of the end are those of the last segment only.
   async function record({ id, epoch, ...end }: Archived): Promise<boolean> {
-    const sealed = await repository.sealSegments(id, epoch, end.timeline, end.lsn)
+    const isBehind = await sealSegments(world, holes, id, epoch, end)
     await repository.recordEnd(id, epoch, end)
-    return sealed > 0
+    return isBehind
   }
 
   return {
@@ -68,6 +72,27 @@ export function archiveRecorder({ repository }: Pick<World, 'repository'>, now =
     },
     settled: async () => running,
   }
+}
+
+type Recording = Pick<World, 'db' | 'repository'>
+
+/** Returns whether there may be more to seal. Damage stays in the list until it is recorded. */
+async function sealSegments(
+  { db, repository }: Recording,
+  holes: ArchiveHole[],
+  id: string,
+  epoch: number,
+  { timeline, lsn }: Pick<Archived, 'timeline' | 'lsn'>,
+): Promise<boolean> {
+  const { count, damaged } = await repository.sealSegments(id, epoch, timeline, lsn)
+  const found = damaged.map(({ file, kind, message }) => holeOfFile(file, kind, message))
+  holes.push(...found.filter((hole) => hole !== undefined).map((hole) => ({ ...hole, clusterId: id, epoch })))
+  for (let wal = holes[0]; wal !== undefined; wal = holes[0]) {
+    const hole = wal
+    await db.transaction((tx) => recordDamage(tx, { wal: hole }))
+    holes.shift()
+  }
+  return count > 0
 }
 
 function keyOf({ id, epoch }: Archived): string {
@@ -98,5 +123,5 @@ async function recordEndOf(archive: Archive, { db, postgres, repository }: World
   if (checkpoint !== undefined && checkpoint >= reached && checkpoint > parseLsn(archive.startLsn))
     await repository.recordEnd(id, epoch, { timeline, lsn: checkpoint + insideRecord, at, isMissing: true })
   else if (reached > 0n && !tail?.damage) await repository.recordEnd(id, epoch, { timeline, lsn: reached, at })
-  await repository.sealSegments(id, epoch, timeline, reached)
+  await sealSegments({ db, repository }, [], id, epoch, { timeline, lsn: reached })
 }

@@ -2,13 +2,16 @@
 // does not start with them, it goes back to those of before.
 import { describeError } from '../../model/errors.ts'
 import type { Cluster, Health } from '../../model/postgres/cluster.ts'
+import { isInMaintenance } from '../../model/postgres/maintenance.ts'
 import { clusterSpec } from '../../model/postgres/spec.ts'
 import { isNewerVersion, outdatedNote } from '../../model/postgres/upgrade.ts'
 import { type Micros, nowMicros } from '../../model/time.ts'
 import { setHealth } from '../../store/postgres/cluster.ts'
+import { hasActiveImport } from '../../store/postgres/import.ts'
 import {
   findUpgrade,
   markRestarted,
+  planUpgrade,
   revertUpgrade,
   setUpgradeEnd,
   setVersions,
@@ -27,11 +30,25 @@ const startingSeconds = 300
 export async function keepUpgraded(cluster: Cluster, world: World) {
   const upgrade = await findUpgrade(world.db, cluster.id)
   if (upgrade?.phase === 'planned') {
-    return upgrade.plannedAt !== null && upgrade.plannedAt > nowMicros() ? undefined : begin(cluster, world)
+    const isDue = upgrade.plannedAt === null || upgrade.plannedAt <= nowMicros()
+    // A restart would end the copy of an import.
+    return isDue && !(await hasActiveImport(world.db, cluster.id)) ? begin(cluster, world) : undefined
   }
   if (upgrade?.phase === 'restarting') return restart(cluster, upgrade, world)
   if (upgrade?.phase === 'reverting') return goBack(cluster, upgrade, world)
-  return undefined
+  return planMaintenance(cluster, upgrade, world)
+}
+
+/** A version that did not start is not tried again by itself. */
+async function planMaintenance(cluster: Cluster, last: Upgrade | undefined, { db }: World) {
+  const { id, health, maintenanceWindow, newestVersion, toolchain } = cluster
+  if (maintenanceWindow === null || newestVersion === null || health === 'down') return undefined
+  const running = toolchain!.version
+  if (!isNewerVersion(newestVersion, running) || !isInMaintenance(maintenanceWindow, nowMicros())) return undefined
+  if (last?.phase === 'failed' && last.toVersion === newestVersion) return undefined
+  if (await hasActiveImport(db, id)) return undefined
+  const upgrade = { fromVersion: running, toVersion: newestVersion, plannedAt: null }
+  return wait(0, 'an upgrade is due', async (tx) => void (await planUpgrade(tx, id, upgrade)))
 }
 
 async function begin(cluster: Cluster, { hosting }: World) {

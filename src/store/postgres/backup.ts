@@ -178,8 +178,18 @@ export async function setPinned(
   return rows[0]
 }
 
+/** After this time a damaged backup is verified again. */
+export const recheckHours = 24
+
+/** Damage of the WAL that it needs remains. Does nothing if damage was found since the scrub began. */
 export async function setScrubbed(tx: Tx, id: string): Promise<void> {
-  await tx.query('update backup set scrubbed_at = now(), verified_at = now() where id = $1', [id])
+  await tx.query(
+    `update backup set scrubbed_at = now(), verified_at = now(),
+       damage = case when recheck_at is null then damage end,
+       damaged_at = case when recheck_at is null then damaged_at end
+     where id = $1 and scrub_started_at is not null`,
+    [id],
+  )
 }
 
 /** The input of the backup schedule. */

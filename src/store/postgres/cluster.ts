@@ -26,6 +26,7 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
   cluster.storage_used_bytes as "storageUsedBytes", cluster.storage_measured_at as "storageMeasuredAt",
   cluster.quota_checked_at as "quotaCheckedAt", cluster.synchronous_archive as "synchronousArchive",
   cluster.drill_query as "drillQuery", cluster.retention_days as "retentionDays", cluster.scratch, cluster.subscribes,
+  cluster.maintenance_window as "maintenanceWindow", cluster.newest_version as "newestVersion",
   cluster.retention_at as "retentionAt",
   cluster.undescribed_since as "undescribedSince",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort"`
@@ -34,6 +35,7 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
 const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.pg_major as "pgMajor",
   cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled",
   cluster.pool_mode as "poolMode", cluster.retention_days as "retentionDays",
+  cluster.maintenance_window as "maintenanceWindow",
   cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt", cluster.health, cluster.health_reason as "healthReason", cluster.health_since as "healthSince",
   cluster.storage_provisioned_bytes as "storageProvisionedBytes", cluster.storage_used_bytes as "storageUsedBytes",
   cluster.direct_port as "directPort", cluster.pooler_port as "poolerPort",
@@ -168,15 +170,16 @@ export interface NewCluster {
   scratch?: boolean
   drillQuery?: string | null
   retentionDays?: number | null
+  maintenanceWindow?: string | null
 }
 
 /** Uses its name or the first free one of `otherNames`. Returns false when the organization has them all. */
 export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: string[] = []): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
-       synchronous_archive, toolchain, scratch, drill_query, retention_days, undescribed_since)
-     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14,
-       case when $13::text is not null or $14::int is not null then now() end
+       synchronous_archive, toolchain, scratch, drill_query, retention_days, maintenance_window, undescribed_since)
+     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14, $15,
+       case when $13::text is not null or $14::int is not null or $15::text is not null then now() end
      from unnest($3::text[]) with ordinality as wanted (name, position)
      where not exists (select from cluster taken
        where taken.org_id = $2 and taken.name = wanted.name and taken.state not in ('deleted', 'purged'))
@@ -197,6 +200,7 @@ export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: str
       cluster.scratch ?? false,
       cluster.drillQuery ?? null,
       cluster.retentionDays ?? null,
+      cluster.maintenanceWindow ?? null,
     ],
   )
   return rowCount === 1

@@ -4,7 +4,7 @@ import { lastLsn, parseLsn } from '../../model/postgres/wal.ts'
 import type { Query, Tx } from '../db.ts'
 import { lockState } from '../transition.ts'
 import { enqueue } from '../work.ts'
-import { queueBackup } from './backup.ts'
+import { queueBackup, recheckHours } from './backup.ts'
 import { splitStretches } from './stretch.ts'
 
 /**
@@ -31,9 +31,11 @@ export async function recordDamage(tx: Tx, damage: Damage): Promise<void> {
 
 async function recordBackup(tx: Tx, { clusterId, label }: BackupPlace, reason: string): Promise<boolean> {
   const { rowCount } = await tx.query(
-    `update backup set damage = $3, damaged_at = now(), scrubbed_at = null
+    // The result of a scrub that is under way does not count.
+    `update backup set damage = $3, damaged_at = now(), scrubbed_at = null, scrub_started_at = null, scrub_lsn = null,
+       recheck_at = now() + interval '1 hour' * $4
      where cluster_id = $1 and label = $2 and damage is null`,
-    [clusterId, label, reason],
+    [clusterId, label, reason, recheckHours],
   )
   // A restored cluster that depends on this backup has no window until its own backup.
   await tx.query(
@@ -55,11 +57,16 @@ async function recordHole(tx: Tx, hole: ArchiveHole): Promise<boolean> {
     `update backup set damage = $5, damaged_at = now(), scrubbed_at = null
      where cluster_id = $1 and epoch = $2 and state = 'completed' and damage is null
        and start_lsn < $4::pg_lsn and stop_lsn > $3::pg_lsn`,
-    [clusterId, epoch, fromLsn, toLsn, `the WAL it needs cannot be used: ${reason}`],
+    [clusterId, epoch, fromLsn, toLsn, neededWalDamage(reason)],
   )
   await releaseBrokenBases(tx, hole)
   await excludeWal(tx, hole)
   return true
+}
+
+/** The damage of a backup whose own files are intact. */
+export function neededWalDamage(reason: string): string {
+  return `the WAL it needs cannot be used: ${reason}`
 }
 
 /** The bases whose WAL has the hole. The WAL of a base starts with its backup if that is of the same epoch. */

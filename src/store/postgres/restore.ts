@@ -228,5 +228,6 @@ export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
     toolchain: source.toolchain,
     drillQuery: source.drillQuery,
     retentionDays: source.retentionDays,
+    maintenanceWindow: source.maintenanceWindow,
   }
 }

@@ -268,6 +268,7 @@ export async function splitStretches(
   for (const { id, isOpen, goesOn } of rows) {
     if (isOpen) await tx.query('update stretch set ended = true where id = $1', [id])
     if (goesOn) await copyAfterHole(tx, id, isOpen, hole.to)
+    await noteCut(tx, id, goesOn, hole.to)
     await shorten(tx, id, hole.from)
   }
   // The WAL after the hole may begin with a stretch of its own.
@@ -282,10 +283,11 @@ export async function splitStretches(
 async function copyAfterHole(tx: Tx, id: string, isOpen: boolean, lsn: string): Promise<void> {
   const { rows } = await tx.query<{ id: string }>(
     `insert into stretch
-       (cluster_id, epoch, from_lsn, from_at, begun_at, latest_at, latest_lsn, ended, after_hole, clock_offset, until_at)
+       (cluster_id, epoch, from_lsn, from_at, begun_at, latest_at, latest_lsn, ended, after_hole, clock_offset, until_at,
+        continues, cut_at, cut_lsn, cut_until)
      select cluster_id, epoch, $2, first.at, coalesce(first.at, latest_at, begun_at),
        case when latest_lsn > $2::pg_lsn then latest_at end, case when latest_lsn > $2::pg_lsn then latest_lsn end,
-       $3, true, clock_offset, until_at
+       $3, true, clock_offset, until_at, true, cut_at, cut_lsn, cut_until
      from stretch left join lateral (
        select min(at) as at from sample where stretch_id = $1 and begin_lsn >= $2::pg_lsn) first on true
      where id = $1 returning id::text`,
@@ -296,6 +298,18 @@ async function copyAfterHole(tx: Tx, id: string, isOpen: boolean, lsn: string): 
     rows[0]!.id,
     lsn,
   ])
+}
+
+/** Notes an end of the stretch that is in the hole. What was cut off before belongs to the part after the hole. */
+async function noteCut(tx: Tx, id: string, goesOn: boolean, lsn: string): Promise<void> {
+  await tx.query(
+    `update stretch set (cut_at, cut_lsn, cut_until) = (
+       select cut_at, cut_lsn, cut_until where cut_lsn is not null and not $2
+       union all
+       select latest_at, latest_lsn, until_at where (cut_lsn is null or $2) and latest_lsn <= $3::pg_lsn)
+     where id = $1`,
+    [id, goesOn, lsn],
+  )
 }
 
 async function shorten(tx: Tx, id: string, lsn: string): Promise<void> {

@@ -2,6 +2,9 @@ import type { RecordedToolchain } from '../../model/postgres/cluster.ts'
 import type { UpgradePhase } from '../../model/postgres/upgrade.ts'
 import type { Micros } from '../../model/time.ts'
 import type { Query, Tx } from '../db.ts'
+import { enqueue } from '../work.ts'
+import { markUndescribed } from './cluster-describe.ts'
+import { hasActiveImport } from './import.ts'
 
 export interface Upgrade {
   clusterId: string
@@ -51,6 +54,12 @@ export async function planUpgrade(tx: Tx, clusterId: string, upgrade: NewMinorUp
   return rowCount === 1
 }
 
+/** Whether the cluster is being restarted with other programs. */
+export async function isUpgrading(db: Query, clusterId: string): Promise<boolean> {
+  const { rowCount } = await db.query(`select 1 from upgrade where cluster_id = $1 and ${hasBegun}`, [clusterId])
+  return rowCount === 1
+}
+
 /** Returns the phase of the upgrade, which is removed if it is only planned. */
 export async function cancelUpgrade(tx: Tx, clusterId: string): Promise<UpgradePhase | undefined> {
   const { rows } = await tx.query<{ phase: UpgradePhase }>(
@@ -68,6 +77,8 @@ export async function startUpgrade(
   previous: RecordedToolchain,
   target: RecordedToolchain,
 ): Promise<void> {
+  // An import that has begun meanwhile is not interrupted: the upgrade remains planned.
+  if (await hasActiveImport(tx, clusterId)) return
   const { rowCount } = await tx.query(
     `update upgrade set phase = 'restarting', started_at = now(), previous = $2, target = $3, to_version = $4
      where cluster_id = $1 and phase = 'planned'`,
@@ -166,4 +177,10 @@ export async function listClusterVersions(db: Query): Promise<ClusterVersion[]> 
      from cluster where state = 'ready' and not scratch order by created_at, id`,
   )
   return rows
+}
+
+export async function setMaintenanceWindow(tx: Tx, clusterId: string, window: string | null): Promise<void> {
+  await tx.query('update cluster set maintenance_window = $2 where id = $1', [clusterId, window])
+  await markUndescribed(tx, clusterId)
+  await enqueue(tx, 'cluster', clusterId)
 }

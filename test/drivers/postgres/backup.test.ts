@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import {
   closeSync,
   cpSync,
@@ -7,6 +8,7 @@ import {
   renameSync,
   rmSync,
   statSync,
+  symlinkSync,
   writeFileSync,
   writeSync,
 } from 'node:fs'
@@ -90,6 +92,15 @@ async function scrub({ id, spec }: TestCluster) {
   await backups.startScrub(id, label, spec.toolchain)
   await until(async () => (await backups.inspectScrub(id)).is !== 'running')
   const state = await backups.inspectScrub(id)
+  await backups.removeScrub(id)
+  return state
+}
+
+/** Compares the files of an archive with these digests. */
+async function scrubLog({ id }: TestCluster, directory: string, files: { name: string; sha256: string }[]) {
+  await backups.startLogScrub(id, { directory, files })
+  await until(async () => (await backups.inspectLogScrub(id)).is !== 'running')
+  const state = await backups.inspectLogScrub(id)
   await backups.removeScrub(id)
   return state
 }
@@ -255,4 +266,26 @@ test('ends a running backup when it is abandoned or replaced', async () => {
   const facts = await keep(cluster)
   expect(await repository.findBackup(id, label)).toMatchObject(facts)
   expect(running()).toBe(0)
+})
+
+test('archived WAL is compared with its digests as it is on disk', async () => {
+  const cluster = clusters['17']
+  const archive = await repository.ensureArchive(cluster.id, 7)
+  const names = ['00000002.history', ...[1, 2, 3].map((n) => `00000002000000000000000${n}`)]
+  const files = names.map((name) => {
+    const content = Buffer.alloc(100_000, name)
+    writeFileSync(`${archive}/${name}`, content)
+    return { name, sha256: createHash('sha256').update(content).digest('hex') }
+  })
+  expect(await scrubLog(cluster, archive, files)).toEqual({ is: 'passed', file: names[3] })
+  rmSync(`${archive}/${names[1]}`)
+  // Retention may have removed it. What is missing is found by listing.
+  expect(await scrubLog(cluster, archive, files)).toEqual({ is: 'passed', file: names[3] })
+  damage(`${archive}/${names[2]}`)
+  const differs = { is: 'failed', kind: 'damaged', file: names[2], reason: 'differs from its recorded digest' }
+  expect(await scrubLog(cluster, archive, files)).toEqual(differs)
+  rmSync(`${archive}/${names[0]}`)
+  symlinkSync(`${archive}/${names[3]}`, `${archive}/${names[0]}`)
+  const missing = { is: 'failed', kind: 'missing', file: names[0], reason: 'is missing from its archive' }
+  expect(await scrubLog(cluster, archive, files)).toEqual(missing)
 })

@@ -176,6 +176,20 @@ describe('a source', () => {
     )
   })
 
+  test('that asks for a client certificate is refused with what would help', async () => {
+    const port = await serve((socket) => {
+      const fields = ['SFATAL', 'VFATAL', 'C28000', 'Mconnection requires a valid client certificate', '']
+      const body = Buffer.from(`${fields.join('\0')}\0`)
+      const message = Buffer.alloc(5)
+      message.write('E')
+      message.writeInt32BE(body.length + 4, 1)
+      socket.end(Buffer.concat([message, body]))
+    })
+    await expect(inspect(taskOf({ port, sslMode: 'disable' }))).rejects.toThrow(
+      'the source asks for a client certificate, which imports cannot present',
+    )
+  })
+
   test('with what cannot be imported is described', async () => {
     await inSource(
       `create function public.raw(text) returns text language internal as 'upper';

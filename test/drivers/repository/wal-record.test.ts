@@ -189,7 +189,7 @@ describe('the end of a log', () => {
     await record(ends[4]!)
     expect(await tail()).toMatchObject({ damage: { recorded: { lsn: ends[4] } } })
     renameSync(`${archive()}/${name(0)}${lastName}`, `${archive()}/${name(0)}`)
-    expect(await repository.sealSegments(id, epoch, 1, from + segmentBytes)).toBe(1)
+    expect((await repository.sealSegments(id, epoch, 1, from + segmentBytes)).count).toBe(1)
     expect(await repository.findAlteredSegment(id, epoch, 1, from)).toBe(from)
   })
 })
@@ -205,7 +205,7 @@ describe('complete segments', () => {
   async function storeSealed() {
     const log = long()
     await store(log.segments)
-    while ((await repository.sealSegments(id, epoch, 1, log.ends.at(-1)!)) > 0);
+    while ((await repository.sealSegments(id, epoch, 1, log.ends.at(-1)!)).count > 0);
     await record(log.ends.at(-1)!)
     return log
   }
@@ -235,11 +235,35 @@ describe('complete segments', () => {
   test('are not sealed again by a new process, and lose their seals with retention', async () => {
     const { ends } = await storeSealed()
     repository = directoryRepository(root)
-    expect(await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).toBe(0)
+    expect((await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).count).toBe(0)
     await repository.removeWalBefore(id, epoch, from + segmentBytes)
     const seals = readFileSync(`${root}/${id}/archive/${epoch}.seals`, 'utf8')
     expect(seals).not.toContain(name(0))
     expect(seals).toContain(name(1))
+  })
+
+  test('are listed for a scrub, some at a time', async () => {
+    const { ends } = await storeSealed()
+    const list = async (start: bigint, limit: number) => {
+      const range = { from: start, to: ends.at(-1)! }
+      return (await repository.listSealed(id, epoch, 1, range, limit)).files.map((file) => file.name)
+    }
+    expect(await list(from + 100n, 2)).toEqual([name(0), name(1)])
+    expect(await list(from + 2n * segmentBytes, 2)).toEqual([name(2)])
+    expect(await list(from + 3n * segmentBytes, 2)).toEqual([])
+  })
+
+  test('close a hole only if all of them are there and as they were recorded', async () => {
+    await storeSealed()
+    const hole = { timeline: 1, from, to: from + 2n * segmentBytes }
+    const isIntact = () => repository.isIntact(id, epoch, hole)
+    expect(await isIntact()).toBe(true)
+    renameSync(`${archive()}/${name(1)}`, `${archive()}/aside`)
+    expect(await isIntact()).toBe(false)
+    cpSync(`${archive()}/aside`, `${archive()}/${name(1)}`)
+    expect(await isIntact()).toBe(true)
+    flip(`${archive()}/${name(1)}`, 7_000)
+    expect(await isIntact()).toBe(false)
   })
 
   test('are refused with the seals of another cluster', async () => {
@@ -258,10 +282,14 @@ describe('complete segments', () => {
     for (const n of [1, 2]) {
       rmSync(archive(), { recursive: true })
       await store(segments.slice(0, n + 1))
-      expect(await repository.sealSegments(id, epoch, 1, from + BigInt(n + 1) * segmentBytes)).toBe(1)
+      const { count } = await repository.sealSegments(id, epoch, 1, from + BigInt(n + 1) * segmentBytes)
+      // The last one that was written to before the first look is verified, as soon as its last record is complete.
+      expect(count).toBe(n)
     }
     rmSync(archive(), { recursive: true })
     await store(segments)
+    // The last record of each segment continues in the next one.
+    await repository.sealSegments(id, epoch, 1, ends.at(-1)!)
     expect((await plan(ends.at(-1)!)).map(({ seal }) => seal !== undefined)).toEqual([true, true, true, false])
     expect(await repository.findAlteredSegment(id, epoch, 1, from)).toBeUndefined()
   })
@@ -280,6 +308,47 @@ describe('complete segments', () => {
     await repository.removeArchive(id, epoch)
     expect(await repository.findRecordedEnd(id, epoch)).toBeUndefined()
     expect(() => readFileSync(`${root}/${id}/archive/${epoch}.seals`)).toThrow('ENOENT')
+  })
+})
+
+describe('segments that were completed while nobody watched', () => {
+  const megabytes = () =>
+    writeLog(segmentStart(first), [...Array.from({ length: 40 }, () => filler(1024 ** 2)), commit(2n)])
+
+  test('are verified before they get a digest, and a damaged one is never blessed', async () => {
+    const { segments, ends } = megabytes()
+    await store(segments)
+    flip(`${archive()}/${name(1)}`, 5_000_000)
+    const { count, damaged } = await repository.sealSegments(id, epoch, 1, ends.at(-1)!)
+    expect(count).toBe(2)
+    expect(damaged).toMatchObject([{ file: name(1), kind: 'damaged' }])
+    expect(damaged[0]!.message).toContain(`WAL segment ${name(1)} of ${id} is damaged at 0/`)
+    expect(await repository.findAlteredSegment(id, epoch, 1, from)).toBe(from + segmentBytes)
+    // A process that was killed before the damage was recorded elsewhere is followed by one that says so again.
+    repository = directoryRepository(root)
+    expect(await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).toMatchObject({
+      count: 0,
+      damaged: [{ file: name(1) }],
+    })
+    expect((await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).damaged).toEqual([])
+  })
+
+  test('are not blamed for what happened to the sealed segment before them', async () => {
+    const { segments, ends } = megabytes()
+    await store(segments)
+    await repository.sealSegments(id, epoch, 1, from + segmentBytes + 5_000_000n)
+    // The record at the end of the first segment goes on in the second one.
+    flip(`${archive()}/${name(0)}`, Number(segmentBytes) - 1_000)
+    repository = directoryRepository(root)
+    expect(await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).toEqual({ count: 1, damaged: [] })
+    expect(await repository.findAlteredSegment(id, epoch, 1, from)).toBe(from)
+  })
+
+  test('are sealed if they are intact', async () => {
+    const { segments, ends } = megabytes()
+    await store(segments)
+    expect(await repository.sealSegments(id, epoch, 1, ends.at(-1)!)).toEqual({ count: 2, damaged: [] })
+    expect(await repository.findAlteredSegment(id, epoch, 1, from)).toBeUndefined()
   })
 })
 

@@ -190,6 +190,7 @@ describe('a live import', () => {
     await untilStatus(id, 'live')
     const before = written
     await until(() => written > before + 20, 60)
+    const restored = await restoreNow(id)
     isWriting = false
     await writer
     await source.stop()
@@ -213,5 +214,25 @@ describe('a live import', () => {
     expect(await ask(id, `select rolname from pg_roles where rolname = 'berth_import'`)).toEqual([])
     const { health } = (await berth.call('GET', `/v1/postgres/${id}`)).body.data
     expect(health.status).toBe('ok')
+    await untilReady(berth, restored, 120)
+    expect(await show(restored)).toBeNull()
+    expect(await ask(restored, `select datname from pg_database where datname = 'berth_import'`)).toEqual([])
+    expect(await ask(restored, `select rolname from pg_roles where rolname = 'berth_import'`)).toEqual([])
+    expect(await ask(restored, 'select subname from pg_stat_subscription')).toEqual([])
+    expect(await ask(restored, 'show max_logical_replication_workers')).toEqual([
+      { max_logical_replication_workers: '0' },
+    ])
   })
+
+  /** Starts a restore while the import goes on. */
+  async function restoreNow(id: string): Promise<string> {
+    let restored = ''
+    // It needs a backup first.
+    await until(async () => {
+      const { status, body } = await berth.call('POST', `/v1/postgres/${id}/fork`, { name: 'meanwhile' })
+      if (status === 201) restored = body.data.id
+      return status === 201
+    }, 120)
+    return restored
+  }
 })

@@ -113,6 +113,7 @@ describe('creating a cluster', () => {
         postgis_enabled: false,
         pool_mode: 'transaction',
         retention_days: 7,
+        maintenance_window: null,
         created_at: expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/),
         attached_apps: [],
         storage_provisioned_bytes: null,
@@ -322,6 +323,7 @@ describe('getting a cluster', () => {
         postgis_enabled: false,
         pool_mode: 'session',
         retention_days: 7,
+        maintenance_window: null,
         created_at: expect.stringMatching(/Z$/),
         attached_apps: [],
         endpoints: {
@@ -884,6 +886,15 @@ describe('the health of a ready cluster', () => {
       status: 'degraded',
       reason: `the pooler is stopped: another program listens on port ${port}, which clients know; it starts as soon as the port is free`,
     })
+  })
+
+  test('is degraded while the firewall rules for clusters are not in force', async () => {
+    const id = await ready()
+    fake.firewallProblem = 'the firewall rules are not in force: nft: Operation not supported'
+    await platform.sql('update cluster set quota_checked_at = null')
+    expect((await look(id)).health).toMatchObject({ status: 'degraded', reason: fake.firewallProblem })
+    fake.firewallProblem = undefined
+    expect((await look(id)).health).toMatchObject({ status: 'ok', reason: '' })
   })
 
   test('is degraded while the pooler is down', async () => {

@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, test } from 'vitest'
 import { WalFileError } from '../../../src/drivers/repository/driver.ts'
+import { recordDamage } from '../../../src/store/postgres/damage.ts'
 import { usePlatform } from '../../support/platform.ts'
 import { until as untilSo } from '../../support/until.ts'
 
@@ -64,6 +65,92 @@ const notes = async () =>
 
 const reason = 'WAL segment 000000010000000000000002 of x is missing from its archive'
 const hole = { timeline: 1, fromLsn: '0/2600000', toLsn: '0/3000000', kind: 'missing', reason } as const
+
+describe('what was put back', () => {
+  const windows = async () => (await show(source)).recovery_windows
+  const recheck = () => platform.sql(`update damage set checked_at = now() - interval '1 hour'`)
+  const find = (found: { fromLsn: string; toLsn: string }) => {
+    const wal = { ...hole, ...found, clusterId: source, epoch: 1 }
+    return platform.database.db.transaction((tx) => recordDamage(tx, { wal }))
+  }
+
+  test('closes a hole: the window is whole again, and the cluster is well', async () => {
+    const before = await windows()
+    await find(hole)
+    expect((await windows())[0].latest).toBe('2026-11-01T11:00:00Z')
+    await until(async () => (await show(source)).health.status === 'degraded')
+    fake.isRepaired = true
+    await recheck()
+    await until(async () => (await platform.sql('select 1 from damage')).length === 0)
+    expect((await windows())[0]).toMatchObject({ earliest: before[0].earliest, latest: before[0].latest })
+    await until(async () => (await show(source)).health.status === 'ok')
+    const id = await restore({ pitr_time: '2026-11-01T11:45:00Z' })
+    await until(async () => (await show(id)).status === 'ready')
+    // The times in the hole have no samples, so the WAL is searched up to the end of the window.
+    const [{ plan }] = await platform.sql('select plan from restore where cluster_id = $1', [id])
+    expect(plan.pieces.at(-1).end).toBe('0/2C00000')
+  })
+
+  test.each([
+    ['in their order', 0],
+    ['the other way around', 1],
+  ])('closes neighboring holes %s', async (_name, first) => {
+    const before = await platform.sql('select from_lsn, latest_at, latest_lsn, ended, earliest_at from stretch')
+    const parts = [
+      { fromLsn: '0/2400000', toLsn: '0/2500000' },
+      { fromLsn: '0/2500000', toLsn: '0/2700000' },
+    ]
+    for (const part of parts) await find(part)
+    fake.isRepaired = true
+    for (const each of first === 0 ? parts : parts.toReversed()) {
+      await platform.sql(`update damage set checked_at = now() - interval '1 hour' where from_lsn = $1`, [each.fromLsn])
+      await until(
+        async () => (await platform.sql('select 1 from damage where from_lsn = $1', [each.fromLsn])).length === 0,
+      )
+    }
+    const after = await platform.sql('select from_lsn, latest_at, latest_lsn, ended, earliest_at from stretch')
+    expect(after).toEqual(before)
+  })
+
+  test('gives a stretch back the end that was in the hole', async () => {
+    await platform.sql('update stretch set ended = true')
+    const before = await windows()
+    await find({ fromLsn: '0/2600000', toLsn: '0/3000000' })
+    expect((await windows())[0].latest).toBe('2026-11-01T11:00:00Z')
+    fake.isRepaired = true
+    await recheck()
+    await until(async () => (await platform.sql('select 1 from damage')).length === 0)
+    expect(await windows()).toEqual(before)
+  })
+
+  test('frees a backup whose WAL was missing', async () => {
+    await find({ fromLsn: '0/2000028', toLsn: '0/2000100' })
+    expect(await windows()).toEqual([])
+    fake.isRepaired = true
+    await recheck()
+    await until(async () => (await platform.sql('select 1 from backup where damage is not null')).length === 0)
+    expect((await windows())[0].earliest).toBe('2026-11-01T10:00:00Z')
+  })
+
+  test('does not close a hole while its files differ from their digests', async () => {
+    await find(hole)
+    await recheck()
+    for (let n = 0; n < 5; n++) await turn()
+    expect(await platform.sql('select 1 from damage')).toHaveLength(1)
+  })
+
+  test('is a backup, which counts again once it is verified', async () => {
+    fake.missingBackup = 'its directory in the repository is gone'
+    await platform.sql(`update backup set verified_at = now() - interval '8 days'`)
+    const isDamaged = async () =>
+      (await platform.sql('select 1 from backup where label = $1 and damage is not null', [label])).length === 1
+    await until(isDamaged)
+    await until(async () => (await platform.sql(`select 1 from backup where recheck_at = 'infinity'`)).length === 1)
+    fake.missingBackup = undefined
+    await until(async () => !(await isDamaged()))
+    expect((await windows())[0].earliest).toBe('2026-11-01T10:00:00Z')
+  })
+})
 
 describe('a hole in the archive', () => {
   test.each([

@@ -98,6 +98,10 @@ describe('a request', () => {
       { url: 'postgresql://a:b@db.example.com/x?sslmode=maybe' },
       'sslmode must be one of disable, prefer, require, verify-ca, verify-full',
     ],
+    [
+      { url: 'postgresql://a:b@db.example.com/x?sslmode=require&sslcert=/etc/client.crt' },
+      'imports cannot present a client certificate: the user in url has to log in with a password only',
+    ],
     [{ url: 'postgresql://a:b@db.example.com/x?host=/run' }, 'url has the parameter host; only sslmode is supported'],
     [{ url: 'postgresql://a:b@one,two/x' }, 'url must name a single host'],
     [{ jobs: 0 }, 'jobs must be a number from 1 to 8'],

@@ -211,6 +211,54 @@ describe('the archive', () => {
     ])
   })
 
+  test('is compared with its digests, some segments at a time, and a changed one is damage', async () => {
+    const id = await withOldBackup()
+    await withLog(id)
+    fake.sealedFiles = [3, 4, 5, 6].map((n) => `00000001000000000000000${n}`)
+    fake.alteredFile = '000000010000000000000005'
+    await until(() => isFresh(id))
+    const damaged = `WAL file 000000010000000000000005 of ${id} differs from its recorded digest`
+    expect((await show(id)).health).toMatchObject({
+      status: 'degraded',
+      reason: `the archive is damaged, and a new backup follows: ${damaged}`,
+    })
+    await until(async () => (await completed(id)).length === 2)
+    const { recovery_windows: windows } = await show(id)
+    expect(windows.length).toBeGreaterThan(0)
+    expect(await platform.sql('select from_lsn::text as from, to_lsn::text as to, kind from damage')).toEqual([
+      { from: '0/5000000', to: '0/6000000', kind: 'damaged' },
+    ])
+    expect(fake.logScrubs.size).toBe(0)
+  })
+
+  test('is verified from where a scrub had come when its job was killed', async () => {
+    const id = await withOldBackup()
+    await withLog(id)
+    fake.sealedFiles = [2, 3, 4, 5, 6].map((n) => `00000001000000000000000${n}`)
+    await until(async () => fake.logScrubs.size > 0)
+    await platform.sql(`update backup set scrub_lsn = '0/4000000' where cluster_id = $1`, [id])
+    fake.logScrubs.clear()
+    await until(async () => fake.logScrubs.size > 0)
+    expect([...fake.logScrubs.values()]).toEqual(['000000010000000000000006'])
+    await until(() => isFresh(id))
+    expect(await backupsOf(id)).toMatchObject([{ damage: null, scrub_started_at: null, scrub_lsn: null }])
+  })
+
+  test('is not damaged while the repository is not mounted', async () => {
+    const id = await withOldBackup()
+    await withLog(id)
+    fake.sealedFiles = ['000000010000000000000004']
+    await until(async () => fake.logScrubs.size > 0)
+    fake.alteredFile = '000000010000000000000004'
+    fake.repositoryProblem = 'the repository has no /r; is it mounted?'
+    await look(5)
+    expect(await platform.sql('select 1 from damage')).toEqual([])
+    fake.repositoryProblem = undefined
+    fake.alteredFile = undefined
+    await until(() => isFresh(id))
+    expect(await platform.sql('select 1 from damage')).toEqual([])
+  })
+
   test('without its first segment has no recovery window', async () => {
     const id = await withOldBackup()
     await withLog(id)

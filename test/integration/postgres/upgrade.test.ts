@@ -60,6 +60,102 @@ async function look(id = source) {
   return show(id)
 }
 
+/** Puts an import of the cluster into this state. */
+async function setImport(state: string, id = source) {
+  await platform.sql(
+    `insert into import (id, cluster_id, state, source_name, database, jobs, live) values ($1, $1, $2, 'x', 'berth', 1, true)
+     on conflict (id) do update set state = $2`,
+    [id, state],
+  )
+}
+
+describe('a maintenance window', () => {
+  const set = (window: unknown, id = source, options: CallOptions = {}) =>
+    platform.call('PATCH', `/v1/postgres/${id}`, { body: { maintenance_window: window }, ...options })
+  /** A window that began half an hour ago, or will begin in a day. */
+  const windowAt = (minutes: number) => {
+    const at = new Date(Date.now() + minutes * 60_000)
+    return `${at.toUTCString().slice(0, 3).toLowerCase()} ${at.toISOString().slice(11, 16)}`
+  }
+
+  test('is shown, kept in the repository, inherited by a restore, and cleared', async () => {
+    expect(await show()).toMatchObject({ maintenance_window: null })
+    expect(await set('sun 03:00')).toMatchObject({ status: 200, body: { data: { maintenance_window: 'sun 03:00' } } })
+    await turnUntil(async () => (fake.descriptions.get(source)?.maintenanceWindow === 'sun 03:00' ? [1] : []))
+    const restored = await platform.call('POST', `/v1/postgres/${source}/restore`, {
+      body: { pitr_time: new Date(Date.now() - 1_800_000).toISOString() },
+    })
+    expect(restored.body.data).toMatchObject({ maintenance_window: 'sun 03:00' })
+    expect((await set(null)).body.data.maintenance_window).toBeNull()
+    for (const wrong of ['', 'sunday 03:00', 'sun 24:00', 'sun 03:00 ', "sun 03:00'; --"])
+      expect(await set(wrong)).toMatchObject({ status: 422, body: { error: expect.stringContaining('sun 03:00') } })
+    expect((await set(3)).status).toBe(422)
+    expect((await show()).maintenance_window).toBeNull()
+  })
+
+  test('upgrades an outdated cluster in it, and not before', async () => {
+    fake.installedMinor = 10
+    await set(windowAt(24 * 60))
+    for (let i = 0; i < 5; i++) await look()
+    expect((await show()).upgrade).toBeUndefined()
+    await set(windowAt(-30))
+    await untilPhase('done')
+    expect(fake.versions.get(source)).toBe('16.10')
+    expect((await look()).upgrade).toMatchObject({ kind: 'minor', phase: 'done', from: '16.1', to: '16.10' })
+    const before = await platform.sql('select created_at from upgrade')
+    for (let i = 0; i < 5; i++) await look()
+    expect(await platform.sql('select created_at from upgrade')).toEqual(before)
+  })
+
+  test('does not try a version again that did not start', async () => {
+    fake.installedMinor = 10
+    await set(windowAt(-30))
+    await look()
+    await platform.sql(
+      `insert into upgrade (cluster_id, kind, phase, from_version, to_version) values ($1, 'minor', 'failed', '16.1', '16.10')`,
+      [source],
+    )
+    for (let i = 0; i < 5; i++) await look()
+    expect((await show()).upgrade.phase).toBe('failed')
+    fake.installedMinor = 11
+    await turnUntil(async () => {
+      await platform.sql('update cluster set quota_checked_at = null')
+      return inPhase('done', source)()
+    }, `resource_id = '${source}'`)
+    expect(fake.versions.get(source)).toBe('16.11')
+  })
+})
+
+describe('an import', () => {
+  test('into the cluster refuses upgrades, and one that is due waits for its end', async () => {
+    fake.installedMinor = 10
+    expect((await upgrade({ at: inAnHour() })).status).toBe(202)
+    await setImport('copying')
+    const refusal = { status: 409, body: { error: expect.stringContaining('an import is in progress') } }
+    expect(await upgrade()).toMatchObject(refusal)
+    expect(await upgrade({ pg_major_version: '17' })).toMatchObject(refusal)
+    await platform.sql(`update upgrade set planned_at = now() - interval '1 second'`)
+    for (let i = 0; i < 5; i++) await look()
+    expect((await show()).upgrade.phase).toBe('planned')
+    await setImport('done')
+    await untilPhase('done')
+  })
+
+  test('is refused while the cluster is restarted with other programs', async () => {
+    await platform.sql(
+      `insert into upgrade (cluster_id, kind, phase, from_version, to_version) values ($1, 'minor', 'restarting', '16.1', '16.10')`,
+      [source],
+    )
+    const body = { url: 'postgresql://u:p@db.example.com/shop' }
+    expect(await platform.call('POST', `/v1/postgres/${source}/import`, { body })).toMatchObject({
+      status: 409,
+      body: { error: 'an upgrade is in progress' },
+    })
+    await platform.sql('delete from upgrade')
+    expect((await platform.call('POST', `/v1/postgres/${source}/import`, { body })).status).toBe(202)
+  })
+})
+
 describe('a minor upgrade', () => {
   test('is refused if nothing newer is installed', async () => {
     expect(await show()).toMatchObject({ pg_version: '16.1', pg_newest_version: '16.1' })

@@ -21,6 +21,9 @@ export class FakeBackups extends FakePostgres {
   blockProblem: string | undefined
   readonly scrubs = new Map<string, string>()
   scrubProblem: string | undefined
+  /** The last file that each scrub of WAL reads, and a file that is damaged. */
+  readonly logScrubs = new Map<string, string>()
+  alteredFile: string | undefined
   pagesProblem: string | undefined
   contentsProblem: string | undefined
   readonly drillJobs = new Map<string, string>()
@@ -68,7 +71,19 @@ export class FakeBackups extends FakePostgres {
         if (!this.scrubs.has(id)) return this.called({ is: 'absent' })
         return this.called(this.scrubProblem ? { is: 'failed', reason: this.scrubProblem } : { is: 'passed' })
       },
+      startLogScrub: (id, { files }) => {
+        this.logScrubs.set(id, files.at(-1)!.name)
+        return nothing()
+      },
+      inspectLogScrub: (id) => {
+        const file = this.logScrubs.get(id)
+        if (file === undefined) return this.called({ is: 'absent' })
+        const damaged = this.alteredFile
+        if (damaged === undefined || damaged > file) return this.called({ is: 'passed', file })
+        return this.called({ is: 'failed', file: damaged, kind: 'damaged', reason: 'differs from its recorded digest' })
+      },
       removeScrub: (id) => {
+        this.logScrubs.delete(id)
         this.scrubs.delete(id)
         return nothing()
       },

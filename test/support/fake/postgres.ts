@@ -10,7 +10,7 @@ import type {
   WalTail,
 } from '../../../src/drivers/repository/driver.ts'
 import { unavailable } from '../../../src/model/errors.ts'
-import { formatLsn } from '../../../src/model/postgres/wal.ts'
+import { formatLsn, parseSegmentName, segmentNumber } from '../../../src/model/postgres/wal.ts'
 import { FakeCalls } from './calls.ts'
 
 /** Keeps clusters, their archives and the repository in memory. */
@@ -45,6 +45,10 @@ export class FakePostgres extends FakeCalls {
   cut: bigint | undefined
   cutProblem: Error | undefined
   hasStepBack = false
+  firewallProblem: string | undefined
+  /** The archived segments that have a digest, and whether those in holes are intact again. */
+  sealedFiles: string[] = []
+  isRepaired = false
   /** Why the directory of every backup cannot be found. */
   missingBackup: string | undefined
   repositoryProblem: string | undefined
@@ -108,6 +112,7 @@ export class FakePostgres extends FakeCalls {
       isInstalled: () => false,
       canBind: (port) => this.called(!this.boundPorts.has(port)),
       freeBytes: () => this.called(this.freeBytes),
+      findFirewallProblem: () => this.called(this.firewallProblem),
       ensureLimits: (id) => {
         this.limits.add(id)
         return []
@@ -304,7 +309,16 @@ export class FakePostgres extends FakeCalls {
       },
       findStepBack: () => this.called(this.hasStepBack ? { lsn: 1n, newest: 1n } : undefined),
       recordEnd: () => this.called(undefined),
-      sealSegments: () => this.called(0),
+      sealSegments: () => this.called({ count: 0, damaged: [] }),
+      listSealed: (_id: string, _epoch: number, _timeline: number, { from, to }: WalRange, limit: number) => {
+        const isIn = ({ name }: { name: string }) => {
+          const { number } = parseSegmentName(name)!
+          return number >= segmentNumber(from) && number <= segmentNumber(to - 1n)
+        }
+        const files = this.sealedFiles.map((name) => ({ name, sha256: '' })).filter(isIn)
+        return this.called({ directory: '/archive', files: files.slice(0, limit) })
+      },
+      isIntact: () => this.called(this.isRepaired),
       findAlteredSegment: () => this.called(undefined),
       findRecordedEnd: () => this.called(undefined),
       findForeignBackup: (_id: string, label: string) => this.called(this.foreignBackups.get(label)),

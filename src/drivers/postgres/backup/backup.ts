@@ -7,7 +7,7 @@ import { toRfc3339 } from '../../../model/time.ts'
 import { confineJob, missingPathCode } from '../../confine/confine.ts'
 import type { Home } from '../../host/home.ts'
 import { readUntrustedFile } from '../../host/untrusted-file.ts'
-import type { BackupDescription, Repository } from '../../repository/driver.ts'
+import type { BackupDescription, Repository, SealedFiles } from '../../repository/driver.ts'
 import type { JobDriver, JobState } from '../../s6/driver.ts'
 import { stripLogTime } from '../../s6/job.ts'
 import { clientConfinement, programPaths } from '../confinement.ts'
@@ -16,7 +16,7 @@ import { scriptCommand } from '../script.ts'
 import { superuser } from '../sql/platform-role.ts'
 import { ensureTools } from '../toolchain/tools.ts'
 import { clusterUsers, readerUser } from '../users.ts'
-import type { BackupDriver, BackupFacts, BackupSpec, BackupState, ScrubState } from './driver.ts'
+import type { BackupDriver, BackupFacts, BackupSpec, BackupState, LogScrubState, ScrubState } from './driver.ts'
 
 export interface BackupParts {
   home: Home
@@ -33,6 +33,8 @@ export function backupDriver(parts: BackupParts): BackupDriver {
     abandonBackup: (id, label) => abandonBackup(parts, id, label),
     startScrub: (id, label, toolchain) => startScrub(parts, id, label, toolchain),
     inspectScrub: async (id) => scrubState(await jobs.inspectJob(clusterPaths(home, id).scrubJob)),
+    startLogScrub: (id, archive) => startLogScrub(parts, id, archive),
+    inspectLogScrub: async (id) => logScrubState(await jobs.inspectJob(clusterPaths(home, id).scrubJob)),
     removeScrub: (id) => jobs.removeJob(clusterPaths(home, id).scrubJob),
   }
 }
@@ -221,4 +223,29 @@ function scrubState(state: JobState): ScrubState {
   if (state.exitCode === 0) return { is: 'passed' }
   if (scrubFailures[state.exitCode ?? 0] === undefined) return { is: 'interrupted' }
   return { is: 'failed', reason: reasonOf(state, scrubFailures) }
+}
+
+async function startLogScrub({ home, jobs }: BackupParts, id: string, { directory, files }: SealedFiles) {
+  const lines = files.map(({ name, sha256 }) => `${sha256} ${name}`).join('\n')
+  const command = scriptCommand('postgres/backup/scrub-wal.sh', directory, lines)
+  await jobs.ensureJob(clusterPaths(home, id).scrubJob, {
+    command: await confineJob(home, command, {
+      user: readerUser(home),
+      keep: ['dac_read_search'],
+      readable: [directory],
+    }),
+    niceness: 19,
+  })
+}
+
+function logScrubState(state: JobState): LogScrubState {
+  if (state.is !== 'ended') return { is: state.is }
+  const [, result, file, reason = ''] = /^(verified|damaged|missing) (\S+) ?(.*)$/.exec(lastLine(state.log)) ?? []
+  if (state.exitCode === 0 && result === 'verified') return { is: 'passed', file: file! }
+  const isFound = state.exitCode === 20 && (result === 'damaged' || result === 'missing')
+  return isFound ? { is: 'failed', file: file!, kind: result, reason } : { is: 'interrupted' }
+}
+
+function lastLine(log: string[]): string {
+  return stripLogTime(log.at(-1) ?? '').trim()
 }

@@ -1,5 +1,5 @@
 import type { Toolchain } from '../../../model/postgres/toolchain.ts'
-import type { BackupDescription } from '../../repository/driver.ts'
+import type { BackupDescription, SealedFiles } from '../../repository/driver.ts'
 
 export interface BackupSpec {
   toolchain: Toolchain
@@ -34,6 +34,14 @@ export type ScrubState =
   | { is: 'interrupted' }
   | { is: 'failed'; reason: string }
 
+export type LogScrubState =
+  | { is: 'absent' }
+  | { is: 'running' }
+  | { is: 'interrupted' }
+  /** The file is the last one that was compared, or the first one that is damaged. */
+  | { is: 'passed'; file: string }
+  | { is: 'failed'; file: string; kind: 'missing' | 'damaged'; reason: string }
+
 export interface BackupDriver {
   /** Runs one backup per cluster at a time: an unfinished one with another label is discarded. */
   startBackup(id: string, label: string, spec: BackupSpec): Promise<void>
@@ -45,5 +53,8 @@ export interface BackupDriver {
   /** Reads a kept backup from disk and verifies its checksums. Does nothing if the cluster has a scrub job already. */
   startScrub(id: string, label: string, toolchain: Toolchain): Promise<void>
   inspectScrub(id: string): Promise<ScrubState>
+  /** Reads archived WAL from disk and compares its digests. A cluster has one scrub job, of a backup or of WAL. */
+  startLogScrub(id: string, archive: SealedFiles): Promise<void>
+  inspectLogScrub(id: string): Promise<LogScrubState>
   removeScrub(id: string): Promise<void>
 }

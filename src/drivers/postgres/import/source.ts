@@ -63,6 +63,9 @@ export async function querySource<T>(
   }
 }
 
+const needsCertificate =
+  'the source asks for a client certificate, which imports cannot present: allow the user to log in with a password only'
+
 // SQLSTATE classes of a server that is overloaded, restarting or out of reach.
 const temporary = /^(08|40|53|57)/
 
@@ -76,6 +79,7 @@ function sourceError(error: unknown): Error {
   }
   // These are messages of the forwarder.
   if (/^0800[14]$/.test(code)) return new SourceError(text, code === '08001', error)
+  if (code === '28000' && /client certificate/.test(text)) return new SourceError(needsCertificate, false, error)
   if (/^[0-9A-Z]{5}$/.test(code)) return new SourceError(`the source reports: ${text}`, temporary.test(code), error)
   return new SourceError(`the connection to the source failed: ${text}`, true, error)
 }
