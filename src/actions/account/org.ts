@@ -16,11 +16,15 @@ export async function createOrg(ctx: Context, input: CreateOrg): Promise<Org> {
 }
 
 export async function listVisibleOrgs(ctx: Context): Promise<Org[]> {
-  return listOrgsOf(ctx, await getCaller(ctx))
+  return permittedOrgs(ctx, await listOrgsOf(ctx, await getCaller(ctx)))
 }
 
-export async function listOrgsOf(ctx: Context, caller: Caller): Promise<Org[]> {
-  const orgs = await listOrgs(ctx.db, caller)
+/** Those of the caller, whether caveats permit reading them or not. */
+export function listOrgsOf(ctx: Context, caller: Caller): Promise<Org[]> {
+  return listOrgs(ctx.db, caller)
+}
+
+export function permittedOrgs(ctx: Context, orgs: Org[]): Org[] {
   return orgs.filter(({ numericId }) => isPermitted(ctx, { action: action.read, org: numericId }))
 }
 

@@ -143,8 +143,7 @@ export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: Pa
     if (slug < from || found.length > limit) continue
     // One more than requested shows whether there is another page.
     const wanted = limit + 1 - found.length
-    const start = slug === from ? { cursor: writeCursor(afterName) } : {}
-    found.push(...(await listAppsOf(asker.ctx, { org_slug: slug, limit: wanted, ...start })).apps)
+    found.push(...(await listApps(asker, slug, wanted, slug === from ? writeCursor(afterName) : undefined)))
   }
   const edges = found.slice(0, limit).map((app) => ({
     cursor: writeCursor(`${app.orgSlug}/${app.name}`),
@@ -153,7 +152,7 @@ export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: Pa
   return {
     nodes: edges.map(({ node }) => node),
     edges,
-    totalCount: () => countApps(asker, orgs),
+    totalCount: () => (asker.ctx.attenuation ? edges.length : countApps(asker, orgs)),
     pageInfo: {
       hasNextPage: found.length > limit,
       hasPreviousPage: from !== '',
@@ -161,6 +160,24 @@ export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: Pa
       endCursor: edges.at(-1)?.cursor ?? '',
     },
   }
+}
+
+/** Reads on while caveats hide apps, so that a page without any is the last one. */
+async function listApps(
+  { ctx }: Asker,
+  slug: string,
+  wanted: number,
+  after: string | undefined,
+): Promise<AppSummary[]> {
+  const found: AppSummary[] = []
+  let cursor = after
+  do {
+    const limit = ctx.attenuation ? maxPage : wanted
+    const page = await listAppsOf(ctx, { org_slug: slug, limit, ...(cursor !== undefined && { cursor }) })
+    found.push(...page.apps)
+    cursor = page.nextCursor
+  } while (cursor !== undefined && found.length < wanted)
+  return found
 }
 
 /** A token for one app sees no other. */

@@ -1,5 +1,5 @@
 import { requireAccess, requirePermitted } from '../../actions/account/access.ts'
-import { createOrg, getOrg, listOrgsOf } from '../../actions/account/org.ts'
+import { createOrg, getOrg, listOrgsOf, permittedOrgs } from '../../actions/account/org.ts'
 import {
   createDeployToken,
   createToken,
@@ -24,7 +24,7 @@ import { connection, type GraphqlNode, regionNode, releaseNode, tokenNode, userN
 
 export function queryRoot(asker: Asker): GraphqlNode {
   const { ctx, caller } = asker
-  const organizations = async () => organizationList(asker, await listOrgsOf(ctx, caller))
+  const organizations = async () => organizationList(asker, permittedOrgs(ctx, await listOrgsOf(ctx, caller)))
   return {
     viewer: { ...userNode(caller), organizations },
     currentUser: { ...userNode(caller), organizations },
@@ -53,7 +53,10 @@ export function queryRoot(asker: Asker): GraphqlNode {
     nearestRegion: () => regionNode(regionOf(ctx.settings.defaultRegion)),
     node: async ({ id }: { id: string }) => {
       const org = (await listOrgsOf(ctx, caller)).find((one) => one.id === id)
-      if (org) return organizationNode(asker, org)
+      if (org) {
+        requirePermitted(ctx, { action: action.read, org: org.numericId })
+        return organizationNode(asker, org)
+      }
       await requireAccess(ctx, [{ app: id }], action.read)
       return appNode(asker, await getAppByName(asker, id))
     },
