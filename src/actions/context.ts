@@ -1,4 +1,5 @@
 import { requireCaller, requireSandboxCaller } from '../model/account/caller.ts'
+import type { Attenuation } from '../model/account/macaroon.ts'
 import type { Caller } from '../model/account/token.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { findCaller, findToken } from '../store/account/token.ts'
@@ -11,6 +12,8 @@ export interface Context {
   area: 'platform' | 'sandbox'
   /** SHA-256 of the token. The SQL statements of the request check whether it is valid. */
   tokenHash: Buffer
+  /** What was appended to the token after it was issued. Undefined: the stored row of the token is all that limits it. */
+  attenuation: Attenuation | undefined
   settings: PlatformSettings
   /** The key that encrypts secrets in the state database. */
   encryptionKey: Buffer

@@ -17,6 +17,8 @@ export interface Answer {
 export interface RepeatableRequest {
   key: string
   path: string
+  /** Distinguishes tokens that were derived from the same one: what one may read, another may not. */
+  attenuation: string
   query: unknown
   body: unknown
   /** Whether the change is outside the state database, such as in a cluster. */
@@ -96,7 +98,7 @@ async function identify(ctx: Context, request: RepeatableRequest): Promise<Pick<
   const fingerprint = createHash('sha256')
     .update(JSON.stringify([request.query, request.body]))
     .digest()
-  return { key: { tokenId, path: request.path, key: request.key }, fingerprint }
+  return { key: { tokenId, path: request.path, key: `${request.attenuation}${request.key}` }, fingerprint }
 }
 
 function stillRunning(): BerthError {

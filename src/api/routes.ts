@@ -3,6 +3,7 @@ import { quotaRoutes } from './account/quota.ts'
 import { regionRoutes } from './account/region.ts'
 import { tokenRoutes } from './account/token.ts'
 import { tokenCheckRoutes } from './account/token-check.ts'
+import { tokenMintRoutes } from './account/token-mint.ts'
 import { appRoutes } from './app/app.ts'
 import { attachmentRoutes } from './app/attachment.ts'
 import { certificateRoutes } from './app/certificate.ts'
@@ -91,6 +92,7 @@ export const sandboxRoutes: Route[] = [
   ...execRoutes,
   ...serviceRoutes,
   ...taskRoutes,
+  ...tokenMintRoutes,
 ]
 
 export const sandboxSockets: SocketRoute[] = [

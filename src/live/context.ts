@@ -7,6 +7,7 @@ import type { Hosting, PostgresDriver } from '../drivers/postgres/driver.ts'
 import type { PoolerDriver } from '../drivers/postgres/pooler/driver.ts'
 import type { Repository } from '../drivers/repository/driver.ts'
 import type { VolumeDriver } from '../drivers/volume/driver.ts'
+import type { Attenuation } from '../model/account/macaroon.ts'
 import { unavailable } from '../model/errors.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import type { MachineFeed } from '../store/app/machine-feed.ts'
@@ -24,6 +25,7 @@ export interface LiveContext {
   turns: Turns
   area: 'platform' | 'sandbox'
   tokenHash: Buffer
+  attenuation: Attenuation | undefined
   settings: PlatformSettings
   encryptionKey: Buffer
   hosting: Hosting

@@ -1,9 +1,11 @@
+import { action } from '../../model/account/access.ts'
 import { requireWriter } from '../../model/account/caller.ts'
 import { type CreateOrg, type Org, slugPattern, type UpdateOrg } from '../../model/account/org.ts'
 import type { Caller } from '../../model/account/token.ts'
 import { forbidden, notFound } from '../../model/errors.ts'
 import { findOrg, insertOrg, listOrgs, setCrossNetworkReplays } from '../../store/account/org.ts'
 import { type Context, getCaller } from '../context.ts'
+import { isPermitted } from './access.ts'
 
 const slugForm = new RegExp(slugPattern)
 
@@ -14,7 +16,16 @@ export async function createOrg(ctx: Context, input: CreateOrg): Promise<Org> {
 }
 
 export async function listVisibleOrgs(ctx: Context): Promise<Org[]> {
-  return listOrgs(ctx.db, await getCaller(ctx))
+  return permittedOrgs(ctx, await listOrgsOf(ctx, await getCaller(ctx)))
+}
+
+/** Those of the caller, whether caveats permit reading them or not. */
+export function listOrgsOf(ctx: Context, caller: Caller): Promise<Org[]> {
+  return listOrgs(ctx.db, caller)
+}
+
+export function permittedOrgs(ctx: Context, orgs: Org[]): Org[] {
+  return orgs.filter(({ numericId }) => isPermitted(ctx, { action: action.read, org: numericId }))
 }
 
 export async function getVisibleOrg(ctx: Context, slug: string): Promise<Org> {

@@ -1,5 +1,8 @@
+import { type Access, actionBits } from '../../model/account/access.ts'
 import { requireWriter } from '../../model/account/caller.ts'
-import { type Caller, hashToken } from '../../model/account/token.ts'
+import { isCurrent } from '../../model/account/caveat.ts'
+import type { Attenuation } from '../../model/account/macaroon.ts'
+import type { Caller } from '../../model/account/token.ts'
 import { checkAccess, readAction, type TokenAccess, type ValidToken } from '../../model/account/token-check.ts'
 import { machineIdPattern } from '../../model/app/machine.ts'
 import { volumeIdPattern } from '../../model/app/volume.ts'
@@ -11,24 +14,33 @@ import { getVisibleApp } from '../../store/app/visible.ts'
 import { volumeNotFound } from '../../store/app/volume.ts'
 import { getVolume } from '../app/volume.ts'
 import { type Context, getCaller, requireToken } from '../context.ts'
+import { requirePermitted } from './access.ts'
+import { readCredential } from './credential.ts'
 import { getOrg } from './org.ts'
 
 export interface CheckedToken {
   text: string
   token: ValidToken
+  attenuation: Attenuation | undefined
 }
 
 /** No client sends more; the limit bounds the work per request. */
 const maxTokens = 32
 
 /** Returns the tokens that are valid for the platform API, in the order of the header. */
-export async function authenticateTokens(ctx: Pick<Context, 'db'>, texts: string[]): Promise<CheckedToken[]> {
+export async function authenticateTokens(
+  ctx: Pick<Context, 'db' | 'encryptionKey'>,
+  texts: string[],
+): Promise<CheckedToken[]> {
   if (texts.length > maxTokens) throw badRequest(`header may contain at most ${maxTokens} tokens`)
-  const hashes = texts.map(hashToken)
+  const credentials = texts.map((text) => readCredential(text, ctx.encryptionKey))
+  const hashes = credentials.flatMap((credential) => credential?.hash ?? [])
   const valid = await listValidTokens(ctx.db, hashes)
   const found = texts.flatMap((text, at) => {
-    const token = valid.find(({ hash, kind }) => hash.equals(hashes[at]!) && kind !== 'sandbox')
-    return token ? [{ text, token }] : []
+    const credential = credentials[at]
+    const token = valid.find(({ hash, kind }) => credential?.hash.equals(hash) && kind !== 'sandbox')
+    const attenuation = credential?.attenuation
+    return token && isCurrent(attenuation?.caveats ?? []) ? [{ text, token, attenuation }] : []
   })
   if (found.length === 0) throw unauthorized('invalid token')
   return found
@@ -53,11 +65,36 @@ export async function authorizeTokens(ctx: Context, texts: string[], access: Tok
 
 /** Applies the same checks as a request with this token. */
 async function authorize(ctx: Context, checked: CheckedToken, access: TokenAccess): Promise<Authorized> {
-  const own = { ...ctx, tokenHash: checked.token.hash }
+  const own = { ...ctx, tokenHash: checked.token.hash, attenuation: checked.attenuation }
   const action = readAction(access.action)
   const { caller, ...numbers } = await (isOfApp(access) ? findInApp(own, access) : findInOrg(own, access.org_slug!))
   if (/[^r]/.test(action)) requireWriter(caller)
+  requirePermitted(own, askedAccess(access, action, numbers))
   return { checked, action, ...numbers }
+}
+
+/** The access as the service describes it. */
+function askedAccess(
+  asked: TokenAccess,
+  letters: string,
+  { orgNumericId, appNumericId }: Omit<Found, 'caller'>,
+): Access {
+  const given = {
+    machine: asked.machine_id,
+    volume: asked.volume_id,
+    feature: asked.org_feature,
+    appFeature: asked.app_feature,
+    machineFeature: asked.machine_feature,
+    mutation: asked.mutation,
+    command: asked.command,
+    storageObject: asked.storage_object,
+  }
+  return {
+    action: actionBits(letters),
+    org: orgNumericId,
+    ...(appNumericId !== null && { app: appNumericId }),
+    ...Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)),
+  }
 }
 
 interface Found extends Pick<Authorized, 'orgNumericId' | 'appNumericId'> {

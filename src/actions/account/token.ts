@@ -1,9 +1,10 @@
-import { requireCaller, requireWriter } from '../../model/account/caller.ts'
+import { requireCaller, requireFullToken, requireWriter } from '../../model/account/caller.ts'
 import { mintMacaroon } from '../../model/account/macaroon.ts'
 import type { Org } from '../../model/account/org.ts'
 import {
   type Caller,
   type CreateToken,
+  defaultTokenSeconds,
   hashToken,
   newTokenText,
   rootTokenId,
@@ -26,11 +27,12 @@ export interface IssuedToken {
 }
 
 export async function createToken(ctx: Context, input: CreateToken): Promise<IssuedToken> {
+  requireFullToken(ctx)
   const caller = await getCaller(ctx)
   requireIssuer(caller, input.kind)
   const org = input.kind === 'root' ? undefined : await getOrg(ctx, caller, requireOrg(input))
   const id = newId()
-  const token = textOf(input, id, org)
+  const token = textOf(ctx, input, id, org)
   await insertToken(ctx.db, {
     id,
     hash: hashToken(token),
@@ -43,17 +45,20 @@ export async function createToken(ctx: Context, input: CreateToken): Promise<Iss
   return { id, token, kind: input.kind }
 }
 
-function textOf(input: CreateToken, tokenId: string, org: Org | undefined): string {
+function textOf(ctx: Context, input: CreateToken, tokenId: string, org: Org | undefined): string {
   if (input.format !== 'fm2') return newTokenText()
-  const from = Math.floor(Date.now() / 1000)
-  return mintMacaroon({
+  const about = {
     tokenId,
-    ...(org ? { organization: { numericId: org.numericId, readOnly: input.kind === 'read' } } : {}),
-    ...(input.expires_in_seconds ? { validity: { from, until: from + input.expires_in_seconds } } : {}),
-  })
+    ...(org && { organization: { numericId: org.numericId, readOnly: input.kind === 'read' } }),
+    ...(input.expires_in_seconds && { validity: validityOf(input.expires_in_seconds) }),
+  }
+  return mintMacaroon(about, ctx.encryptionKey)
 }
 
-const maxExpiryMs = 3_153_600_000_000 // a hundred years, as for other tokens
+function validityOf(seconds: number): { from: number; until: number } {
+  const from = Math.floor(Date.now() / 1000)
+  return { from, until: from + seconds }
+}
 
 /** Creates a token for one app. App tokens cannot create tokens. */
 export async function createDeployToken(
@@ -62,11 +67,14 @@ export async function createDeployToken(
   expiry: string | undefined,
   name?: string,
 ): Promise<Pick<IssuedToken, 'id' | 'token'>> {
-  const lifetimeMs = await checked(ctx, () => readExpiry(expiry))
+  const expiresInSeconds = await checked(ctx, () => readExpiry(expiry))
+  requireFullToken(ctx)
   await getCaller(ctx)
   const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
   const id = newId()
-  const token = newTokenText()
+  const organization = { numericId: app.orgNumericId, readOnly: false }
+  const about = { tokenId: id, organization, app: app.numericId, validity: validityOf(expiresInSeconds) }
+  const token = mintMacaroon(about, ctx.encryptionKey)
   await insertToken(ctx.db, {
     id,
     hash: hashToken(token),
@@ -75,20 +83,32 @@ export async function createDeployToken(
     sandbox: null,
     appId: app.id,
     name: name || `deploys ${app.name}`,
-    expiresInSeconds: lifetimeMs === null ? null : lifetimeMs / 1000,
+    expiresInSeconds,
   })
   return { id, token }
 }
 
-export function readExpiry(expiry: string | undefined): number | null {
-  if (!expiry) return null
-  const time = parseDuration(expiry)
-  if (time !== undefined && time > 0 && time <= maxExpiryMs) return time
-  throw badRequest('expiry must be a duration such as 24h or 1h30m, at most a hundred years')
+const maxExpiryMs = 3_153_600_000_000 // a hundred years, as for other tokens
+
+/** What flyctl sends when its user gave no lifetime: twenty years. Nobody chose it, so the token gets the platform's default. */
+const clientDefaultMs = 20 * 365 * 24 * 3_600_000
+
+/** The lifetime in seconds of a token that is requested with a duration. */
+export function readExpiry(expiry: string | undefined): number {
+  const time = expiry ? parseDuration(expiry) : clientDefaultMs
+  if (time === undefined || time <= 0 || time > maxExpiryMs)
+    throw badRequest('expiry must be a duration such as 24h or 1h30m, at most a hundred years')
+  return time === clientDefaultMs ? defaultTokenSeconds : Math.ceil(time / 1000)
+}
+
+/** Creates a token for the sandboxes of an organization, and everything else in it. */
+export async function createSandboxApiToken(ctx: Context, orgSlug: string, name: string): Promise<IssuedToken> {
+  return createToken(ctx, { kind: 'org', org_slug: orgSlug, name, expires_in_seconds: defaultTokenSeconds })
 }
 
 /** `appId` limits the list to tokens of this app. */
 export async function listTokensOf(ctx: Context, orgSlug: string | undefined, appId?: string): Promise<Token[]> {
+  requireFullToken(ctx)
   const caller = await getCaller(ctx)
   requireWriter(caller)
   const orgId = orgSlug === undefined ? caller.orgId : (await getOrg(ctx, caller, orgSlug)).id
@@ -96,6 +116,7 @@ export async function listTokensOf(ctx: Context, orgSlug: string | undefined, ap
 }
 
 export async function revokeTokenById(ctx: Context, id: string): Promise<void> {
+  requireFullToken(ctx)
   const caller = await getCaller(ctx)
   requireWriter(caller)
   // Invalid ids must not reach the database, which rejects NUL bytes with an error.

@@ -1,3 +1,4 @@
+import { action, wholeApp } from '../../model/account/access.ts'
 import { requireCaller, requireWriter } from '../../model/account/caller.ts'
 import {
   type AppSummary,
@@ -15,6 +16,7 @@ import { revokeAppTokens } from '../../store/account/token.ts'
 import { findApp, insertApp, listApps, runningMachines } from '../../store/app/app.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
 import { lockState, transition } from '../../store/transition.ts'
+import { isPermitted } from '../account/access.ts'
 import { organizationNotFound, slugOrNotFound } from '../account/org.ts'
 import { type Context, checked } from '../context.ts'
 import { readCursor, writeCursor } from '../cursor.ts'
@@ -66,8 +68,12 @@ export async function listAppsOf(ctx: Context, query: AppQuery) {
   // Berth has no app roles, so no app matches.
   if (query.app_role) return { total: 0, apps: [] }
   const more = limit !== null && list.apps.length > limit
-  const apps = more ? list.apps.slice(0, limit) : list.apps
-  return { total: list.total, apps, nextCursor: more ? writeCursor(apps.at(-1)!.name) : undefined }
+  const page = more ? list.apps.slice(0, limit) : list.apps
+  const apps = page.filter((app) =>
+    isPermitted(ctx, wholeApp({ org: app.orgNumericId, app: app.numericId }, action.read)),
+  )
+  const total = ctx.attenuation ? apps.length : list.total
+  return { total, apps, nextCursor: more ? writeCursor(page.at(-1)!.name) : undefined }
 }
 
 /** The app is no longer visible when this returns; its machines and volumes are removed in the background. */

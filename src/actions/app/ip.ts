@@ -23,7 +23,8 @@ export async function listIpsOf(ctx: Context, appName: string): Promise<Ip[]> {
 export async function allocateIp(ctx: Context, appName: string, input: CreateIp): Promise<Ip> {
   const type = await checked(ctx, () => checkInput(input))
   const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
-  const orgId = input.org_slug ? (await getOrg(ctx, await getCaller(ctx), input.org_slug)).id : app.orgId
+  const isOwn = !input.org_slug || input.org_slug === app.orgSlug
+  const orgId = isOwn ? app.orgId : (await getOrg(ctx, await getCaller(ctx), input.org_slug!)).id
   const asked: NewIp = {
     appId: app.id,
     type,

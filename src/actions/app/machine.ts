@@ -1,4 +1,4 @@
-import { requireWriter } from '../../model/account/caller.ts'
+import { isOperator, requireWriter } from '../../model/account/caller.ts'
 import { chooseRegion, isRegionAlias } from '../../model/account/region.ts'
 import type { Caller } from '../../model/account/token.ts'
 import { type MachineDetails, machineStates } from '../../model/app/machine.ts'
@@ -31,7 +31,7 @@ import { changeLeasedMachine, type MachineKey, newNonce } from './machine-lease.
 export async function createMachine(ctx: Context, appName: string, input: CreateMachine): Promise<MachineDetails> {
   const { caller, app } = await getMachineApp(ctx.db, ctx.tokenHash, appName)
   requireWriter(caller)
-  const config = checkConfig(input.config, caller.kind === 'root')
+  const config = checkConfig(input.config, isOperator(ctx, caller))
   const region = chooseMachineRegion(ctx.settings, input.region)
   const name = checkName(input.name)
   if (config.guest.memory_mb > ctx.settings.memoryMb) throw withoutHost()
@@ -99,7 +99,7 @@ export async function updateMachine(ctx: Context, key: MachineKey, input: Update
   return changeLeasedMachine(ctx, key, async (tx, machine, { app, caller }) => {
     const { id } = machine
     if (machine.state === 'destroyed') throw machineNotFound()
-    const config = checkConfig(input.config, caller.kind === 'root')
+    const config = checkConfig(input.config, isOperator(ctx, caller))
     refuseChanges(machine, input)
     requireCommand(machine, 'update')
     if (config.guest.memory_mb > ctx.settings.memoryMb) {

@@ -15,7 +15,7 @@ import type { Micros } from '../../model/time.ts'
 import { insertRelease, listReleases, listReleaseTimes, setReleaseStatus } from '../../store/app/release.ts'
 import { appNotFound, getVisibleApp } from '../../store/app/visible.ts'
 import { lockState } from '../../store/transition.ts'
-import { type Context, checked, getCaller } from '../context.ts'
+import { type Context, checked, getCaller, requireToken } from '../context.ts'
 
 export interface NewRelease {
   image: string
@@ -42,7 +42,7 @@ export async function createRelease(ctx: Context, appName: string, input: NewRel
 }
 
 export async function updateRelease(ctx: Context, id: string, status: string): Promise<Release> {
-  const caller = await getCaller(ctx)
+  const caller = await requireToken(ctx)
   requireWriter(caller)
   if (!releaseStatusPattern.test(status)) throw invalid('status must be one lowercase word such as complete')
   const release = releaseIdPattern.test(id) ? await setReleaseStatus(ctx.db, caller, id, status) : undefined

@@ -1,3 +1,4 @@
+import { action, wholeApp } from '../../model/account/access.ts'
 import { requireWriter } from '../../model/account/caller.ts'
 import { checkSecret, maxSecretBytes, maxSecrets, type Secret, secretDigest } from '../../model/app/secret.ts'
 import { BerthError, badRequest, notFound } from '../../model/errors.ts'
@@ -12,6 +13,7 @@ import {
 } from '../../store/app/secret.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
 import type { Tx } from '../../store/db.ts'
+import { requirePermitted } from '../account/access.ts'
 import { type Context, checked } from '../context.ts'
 
 export interface ShownSecret extends Omit<Secret, 'value'> {
@@ -114,7 +116,10 @@ async function put(ctx: Context, tx: Tx, appId: string, name: string, value: str
 
 async function getReadable(ctx: Context, appName: string, { show }: SecretQuery): Promise<string> {
   const { caller, app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
-  if (show) requireWriter(caller)
+  if (show) {
+    requireWriter(caller)
+    requirePermitted(ctx, wholeApp({ org: app.orgNumericId, app: app.numericId }, action.write))
+  }
   return app.id
 }
 

@@ -1,4 +1,4 @@
-import { requireSandboxCaller, requireWriter } from '../../model/account/caller.ts'
+import { isOperator, requireSandboxCaller, requireWriter } from '../../model/account/caller.ts'
 import { chooseRegion } from '../../model/account/region.ts'
 import { hashToken, insideToken } from '../../model/account/token.ts'
 import { BerthError, badRequest, conflict, forbidden, notFound } from '../../model/errors.ts'
@@ -170,7 +170,7 @@ async function imageOf(ctx: Context, text: string | undefined): Promise<SandboxI
   if (text === undefined) return null
   const caller = await getCaller(ctx)
   requireWriter(caller)
-  const reference = formatImageReference(parseSandboxImage(text, caller.kind === 'root'))
+  const reference = formatImageReference(parseSandboxImage(text, isOperator(ctx, caller)))
   return { reference, digest: null, env: {}, workingDir: '', problem: null }
 }
 

@@ -50,6 +50,7 @@ export const orgRoutes: Route[] = [
     response: Type.Object({ organizations: Type.Array(OrgView) }, { title: 'OrganizationList' }),
     errors: {},
     wrongTypeStatus: 400,
+    targets: 'none', // the list holds what the token may see
     run: async ({ ctx }) => ({ organizations: (await listVisibleOrgs(ctx)).map(orgView) }),
   }),
   route({

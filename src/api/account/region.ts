@@ -28,6 +28,7 @@ export const regionRoutes: Route[] = [
     description:
       'All regions are on this machine; resources only record the code. When no regions are configured, any code is accepted and the well-known ones are listed.',
     scope: 'read',
+    targets: 'none',
     status: 200,
     response: Type.Object({ nearest: Type.String(), regions: Type.Array(RegionView) }, { title: 'RegionList' }),
     errors: {},

@@ -6,7 +6,7 @@ import {
   type CheckedToken,
 } from '../../actions/account/token-check.ts'
 import { readMacaroon, tokenBytes } from '../../model/account/macaroon.ts'
-import { caveatsOf, TokenAccess } from '../../model/account/token-check.ts'
+import { caveatsOf, showCaveat, TokenAccess } from '../../model/account/token-check.ts'
 import { listTokens } from '../http/auth.ts'
 import { type Route, route } from '../http/route.ts'
 import { TokenKindView } from './token.ts'
@@ -64,6 +64,7 @@ export const tokenCheckRoutes: Route[] = [
     description:
       'For programs that receive tokens from others. Tokens that are missing from the response are not valid.',
     scope: 'read',
+    targets: 'none',
     tokenOptional: true,
     body: Type.Object({ header: Header }),
     ignoreNulls: true,
@@ -83,8 +84,9 @@ export const tokenCheckRoutes: Route[] = [
     tag: 'Tokens',
     summary: 'Check the permissions of tokens',
     description:
-      'The status is 200 when one of the tokens has the permission. Features (such as `app_feature`), the command and the mutation are echoed in the response but do not restrict tokens here.',
+      'The status is 200 when one of the tokens has the permission. Features (such as `app_feature`), the command and the mutation matter for tokens with caveats about them.',
     scope: 'read',
+    targets: 'none',
     tokenOptional: true,
     body: Type.Object({ header: Header, access: TokenAccess }),
     ignoreNulls: true,
@@ -104,11 +106,11 @@ export const tokenCheckRoutes: Route[] = [
   }),
 ]
 
-function tokenView({ text, token }: CheckedToken) {
+function tokenView({ text, token, attenuation }: CheckedToken) {
   return {
     header: `${readMacaroon(text) ? 'FlyV1' : 'Bearer'} ${text}`,
     permission_token: tokenBytes(text).toString('base64'),
-    caveats: caveatsOf(token),
+    caveats: [...caveatsOf(token), ...(attenuation?.caveats ?? []).map(showCaveat)],
     token_id: token.tokenId,
     kind: token.kind,
     org_slug: token.orgSlug,

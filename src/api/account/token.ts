@@ -4,6 +4,7 @@ import { rotateRootToken } from '../../live/account/token.ts'
 import { CreateToken, callerEmail, type Token, tokenKinds } from '../../model/account/token.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
 import { noOrganization, readOnly } from '../error-text.ts'
+import { orgTargets, textField } from '../http/access.ts'
 import { type Route, route } from '../http/route.ts'
 
 export const TokenKindView = Type.Enum([...tokenKinds, 'app'])
@@ -37,6 +38,7 @@ export const tokenRoutes: Route[] = [
     summary: 'Create a token',
     description: 'The token is only shown in this response; the platform stores its hash.',
     scope: 'write',
+    targets: ({ body }) => orgTargets(textField(body, 'org_slug')),
     body: CreateToken,
     status: 201,
     response: IssuedTokenView,
@@ -55,6 +57,7 @@ export const tokenRoutes: Route[] = [
     tag: 'Tokens',
     summary: 'List tokens, newest first',
     scope: 'read',
+    targets: ({ query }) => orgTargets(textField(query, 'org_slug')),
     query: Type.Object({
       org_slug: Type.Optional(Type.String({ description: 'Only tokens of this organization.' })),
     }),
@@ -74,6 +77,7 @@ export const tokenRoutes: Route[] = [
     tag: 'Tokens',
     summary: 'Show the token of this request',
     scope: 'read',
+    targets: 'none',
     status: 200,
     response: Type.Object(
       {

@@ -15,6 +15,7 @@ import type { PlatformSettings } from '../../model/settings.ts'
 import { toMillis } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
 import { noOrganization, readOnly } from '../error-text.ts'
+import { textField } from '../http/access.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, noApp, notAllowed } from './error-text.ts'
 import { ByApp } from './params.ts'
@@ -29,6 +30,7 @@ export const appRoutes: Route[] = [
     description:
       'An app with its own `network` is isolated from the other apps of its organization on the private network.',
     scope: 'write',
+    targets: ({ body }) => [{ newAppIn: textField(body, 'org_slug') }],
     body: CreateApp,
     status: 201,
     response: CreatedApp,
@@ -48,6 +50,7 @@ export const appRoutes: Route[] = [
     summary: 'List the apps of an organization',
     description: 'Ordered by name. Without `limit`, one response contains all apps.',
     scope: 'read',
+    targets: 'none',
     query: Type.Object({
       org_slug: Type.String({ description: 'The organization to list apps for.' }),
       app_role: Type.Optional(Type.String({ description: 'Only apps with this role; Berth assigns none.' })),

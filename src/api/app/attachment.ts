@@ -1,6 +1,7 @@
 import { Type } from 'typebox'
 import { attach, detach } from '../../actions/app/attachment.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { attachment } from '../http/access.ts'
 import { Answer, type Route, route } from '../http/route.ts'
 import { ById, Data, noCluster } from '../postgres/cluster.ts'
 
@@ -23,6 +24,8 @@ export const attachmentRoutes: Route[] = [
     description:
       'Records that the app uses the cluster. The status is 200 instead of 201 when it was attached already.',
     scope: 'write',
+    action: 'write',
+    targets: attachment,
     params: ById,
     body: Type.Object({
       app_name: Type.String({ description: 'An app of the same organization.' }),
@@ -55,6 +58,7 @@ export const attachmentRoutes: Route[] = [
     method: 'DELETE',
     path: '/v1/postgres/{postgres_cluster_id}/attachments/{app_name}',
     id: 'detachApp',
+    action: 'write',
     tag: 'Postgres',
     summary: 'Detach an app from a cluster',
     description: 'The secret that was set by the attachment is removed, unless it was changed since.',

@@ -135,6 +135,7 @@ export const certificateRoutes: Route[] = [
     description:
       'The certificate authority of the platform issues it immediately, without ACME. Only clients that trust this authority accept it.',
     scope: 'write',
+    action: 'create',
     params: ByApp,
     body: Type.Object({ hostname: Hostname }),
     status: 201,
@@ -151,6 +152,7 @@ export const certificateRoutes: Route[] = [
     summary: 'Upload a certificate for a host name',
     description: 'The private key is stored encrypted and never shown. Another upload replaces the certificate.',
     scope: 'write',
+    action: 'create',
     params: ByApp,
     body: Type.Object({
       hostname: Hostname,

@@ -3,6 +3,7 @@ import { allocateIp, listIpsOf, releaseIpOf } from '../../actions/app/ip.ts'
 import { CreateIp, type Ip, ipTypes } from '../../model/app/ip.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { noOrganization } from '../error-text.ts'
+import { textField } from '../http/access.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, noApp, notAllowed } from './error-text.ts'
 import { ByApp } from './params.ts'
@@ -49,6 +50,10 @@ export const ipRoutes: Route[] = [
     summary: 'Allocate an address for an app',
     description: 'With its first address, the app is also reachable at its name below the domain.',
     scope: 'write',
+    targets: ({ params, body }) => [
+      { app: params.app_name! },
+      { network: textField(body, 'org_slug'), app: params.app_name! },
+    ],
     params: ByApp,
     body: CreateIp,
     ignoreNulls: true,

@@ -18,6 +18,10 @@ export const machineExecRoutes: Route[] = [
     method: 'POST',
     path: `${base}/exec`,
     id: 'execInMachine',
+    action: 'control',
+    targets: ({ params, body }) => [
+      { app: params.app_name!, machine: params.machine_id!, command: (isCommand(body) && wordsOf(body)) || [] },
+    ],
     tag: 'Machines',
     summary: 'Run a command in a machine',
     description: 'Responds when the command has ended, with the first MiB of each output stream.',
@@ -65,7 +69,7 @@ export const machineExecRoutes: Route[] = [
     run: async ({ ctx, params, body }) => {
       await requireMachineWriter(ctx, params.app_name, params.machine_id) // before the command is parsed
       if (body.container) throw badRequest('container is not supported: a machine runs one program')
-      const words = body.command?.length ? body.command : splitWords(body.cmd ?? '')
+      const words = wordsOf(body)
       if (!words) throw badRequest('cmd has a quote that is not closed')
       const [program, ...args] = words
       if (!program) throw badRequest('command is required')
@@ -122,3 +126,19 @@ export const machineExecRoutes: Route[] = [
     },
   }),
 ]
+
+interface Command {
+  command?: string[]
+  cmd?: string
+}
+
+/** Undefined when a quote is not closed. */
+function wordsOf({ command, cmd }: Command): string[] | undefined {
+  return command?.length ? command : splitWords(cmd ?? '')
+}
+
+/** For bodies that were not validated yet. */
+function isCommand(body: unknown): body is Command {
+  const { command = [], cmd = '' } = Object(body) as Record<string, unknown>
+  return Array.isArray(command) && command.every((word) => typeof word === 'string') && typeof cmd === 'string'
+}

@@ -53,6 +53,7 @@ export const machineLeaseRoutes: Route[] = [
     description:
       'Until the lease expires, only requests with its nonce can change the machine. A request with the nonce extends it.',
     scope: 'write',
+    action: 'control',
     params: ByMachine,
     query: Type.Object({ ttl: Type.Optional(Type.Integer({ description: 'Seconds; the body takes precedence.' })) }),
     body: Type.Object({
@@ -73,6 +74,7 @@ export const machineLeaseRoutes: Route[] = [
     method: 'DELETE',
     path: `${base}/lease`,
     id: 'releaseMachineLease',
+    action: 'control',
     tag: 'Machines',
     summary: 'Release a lease',
     scope: 'write',
@@ -164,6 +166,7 @@ export const machineMetadataRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Set one entry of the metadata of a machine',
     scope: 'write',
+    action: 'write',
     params: ByKey,
     body: Type.Object({ value: Type.String(), updated_at: Type.Optional(Type.String()) }),
     status: 204,

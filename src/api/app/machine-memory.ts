@@ -61,6 +61,7 @@ export const machineMemoryRoutes: Route[] = [
     description:
       'Evicts file caches and, with swap, further pages; as much as possible without an amount. Returns the reclaimed amount, which is 0 on a host without control groups.',
     scope: 'write',
+    action: 'control',
     machineSelf: true,
     params: ByMachine,
     body: Type.Object({ amount_mb: Type.Optional(Type.Integer({ minimum: 0 })) }),

@@ -2,10 +2,12 @@ import { Type } from 'typebox'
 import { createMachine, getMachine, listMachinesOf, updateMachine } from '../../actions/app/machine.ts'
 import { deleteMachineOf, listEventsOf, listVersionsOf } from '../../actions/app/machine-command.ts'
 import { checked } from '../../actions/context.ts'
+import { action, newName } from '../../model/account/access.ts'
 import { machineStates } from '../../model/app/machine.ts'
 import { CreateMachine, UpdateMachine } from '../../model/app/machine-request.ts'
 import { badRequest } from '../../model/errors.ts'
 import type { StateTable } from '../../model/states.ts'
+import { mountTargets, pathTargets } from '../http/access.ts'
 import { type Call, type Route, route } from '../http/route.ts'
 import { foreignApp, leased, noApp, noMachine, notAllowed, wrongState } from './error-text.ts'
 import { ConfigView, EventView, eventView, MachineView, machineView } from './machine-view.ts'
@@ -106,6 +108,7 @@ export const machineRoutes: Route[] = [
     description:
       'Returns immediately with the state `created`; the machine is then started unless `skip_launch` is set. If its image or program cannot be started the first time, the machine is destroyed; `failure` and its events say why.',
     scope: 'write',
+    targets: (call) => [{ app: call.params.app_name!, machine: newName, action: action.create }, ...mountTargets(call)],
     params: ByApp,
     body: CreateMachine,
     ignoreNulls: true,
@@ -153,6 +156,8 @@ export const machineRoutes: Route[] = [
     description:
       'Takes the complete configuration and creates a new version. A running machine is restarted with it; a stopped one stays stopped. Name and region do not change.',
     scope: 'write',
+    targets: (call) => [...pathTargets('', call.params), ...mountTargets(call)],
+    action: 'write',
     params: ByMachine,
     body: UpdateMachine,
     ignoreNulls: true,

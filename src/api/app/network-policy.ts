@@ -39,6 +39,7 @@ export const networkPolicyRoutes: Route[] = [
     description:
       'A rule allows ports in one direction and denies all other traffic of the selected machines in that direction; several rules are combined. Replies to allowed traffic pass, and so does traffic through the platform: DNS, requests from the edge, and addresses of apps and clusters in the private network. The policy is in force when the response is sent; connections that are no longer allowed are closed.',
     scope: 'write',
+    action: 'write',
     params: ByApp,
     body: PutNetworkPolicy,
     ignoreNulls: true,

@@ -75,6 +75,7 @@ export const secretRoutes: Route[] = [
     description:
       'All changes are applied or none. Machines keep the values they were created with until they are updated. Values are stored encrypted.',
     scope: 'write',
+    action: 'write',
     params: ByApp,
     body: Type.Object({
       values: Type.Record(Type.String(), Type.Unsafe<string | null>({ type: ['string', 'null'] }), {
@@ -114,6 +115,7 @@ export const secretRoutes: Route[] = [
     tag: 'Secrets',
     summary: 'Set one secret',
     scope: 'write',
+    action: 'write',
     params: ByAppAndName,
     body: Type.Object({ value: Type.String({ description: 'At most 65,536 bytes.' }) }),
     status: 201,

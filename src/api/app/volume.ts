@@ -12,8 +12,10 @@ import {
 } from '../../actions/app/volume.ts'
 import { checked } from '../../actions/context.ts'
 import { growsAtStart } from '../../live/app/volume.ts'
+import { action, newName } from '../../model/account/access.ts'
 import { CreateVolume, ExtendVolume, UpdateVolume, volumeStates } from '../../model/app/volume.ts'
 import { noOrganization } from '../error-text.ts'
+import { sourceTargets } from '../http/access.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, noApp, notAllowed } from './error-text.ts'
 import { changeQuery, changeTime, listFilters, readFilter } from './machine.ts'
@@ -60,6 +62,10 @@ export const volumeRoutes: Route[] = [
     tag: 'Volumes',
     summary: 'Create a volume, empty or as a copy',
     scope: 'write',
+    targets: ({ params, body }) => [
+      { app: params.app_name!, volume: newName, action: action.create },
+      ...sourceTargets(body),
+    ],
     params: ByApp,
     body: CreateVolume,
     ignoreNulls: true,
@@ -177,6 +183,7 @@ export const volumeRoutes: Route[] = [
     description:
       'The snapshot is taken in the background and is crash-consistent. Writes to the volume wait meanwhile.',
     scope: 'write',
+    action: 'create',
     params: ById,
     status: 200,
     errors: {

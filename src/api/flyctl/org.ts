@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { getOrg, listVisibleOrgs } from '../../actions/account/org.ts'
-import { getCaller } from '../../actions/context.ts'
+import { requireToken } from '../../actions/context.ts'
 import { firstOrg, type Org } from '../../model/account/org.ts'
 import { noOrganization } from '../error-text.ts'
 import type { Route } from '../http/route.ts'
@@ -34,6 +34,7 @@ export const flyctlOrgRoutes: Route[] = [
     status: 200,
     response: Type.Object({ organizations: Type.Array(OrganizationView) }),
     errors: { 422: 'A parameter is not valid.' },
+    targets: 'none', // the list holds what the token may see
     run: async ({ ctx }) => ({ organizations: (await listVisibleOrgs(ctx)).map(organizationView) }),
   }),
   internalRoute({
@@ -47,7 +48,7 @@ export const flyctlOrgRoutes: Route[] = [
     response: Type.Object({ organization: OrganizationView }),
     errors: { 404: noOrganization },
     run: async ({ ctx, params }) => ({
-      organization: organizationView(await getOrg(ctx, await getCaller(ctx), params.org_slug)),
+      organization: organizationView(await getOrg(ctx, await requireToken(ctx), params.org_slug)),
     }),
   }),
 ]

@@ -1,4 +1,5 @@
 import { Type } from 'typebox'
+import { mayAccess, type Target } from '../../actions/account/access.ts'
 import { getOrg } from '../../actions/account/org.ts'
 import { getApp } from '../../actions/app/app.ts'
 import { attach, detach } from '../../actions/app/attachment.ts'
@@ -7,6 +8,7 @@ import { createBackup, listBackupsOf } from '../../actions/postgres/backup.ts'
 import { createCluster, deleteCluster, getCluster, listClustersOf } from '../../actions/postgres/cluster.ts'
 import { getSource, restoreCluster } from '../../actions/postgres/restore.ts'
 import { findCredentials } from '../../live/postgres/user.ts'
+import { action } from '../../model/account/access.ts'
 import { listRegions } from '../../model/account/region.ts'
 import { notFound } from '../../model/errors.ts'
 import type { Backup } from '../../model/postgres/backup.ts'
@@ -20,7 +22,8 @@ import {
 import { RestoreRequest } from '../../model/postgres/restore.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
 import { noOrganization } from '../error-text.ts'
-import type { Call, Route } from '../http/route.ts'
+import { attachment, copiedCluster } from '../http/access.ts'
+import type { Call, Route, UncheckedCall } from '../http/route.ts'
 import { ById, families, InternalOrg, internalRoute, noCluster, notReady } from './route.ts'
 
 const InOrg = Type.Object({ ...InternalOrg.properties, ...ById.properties })
@@ -48,6 +51,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('ListClusters'),
       summary: 'List the clusters of an organization',
       scope: 'read',
+      targets: clustersOfOrg,
       params: InternalOrg,
       status: 200,
       errors: { 404: noOrganization },
@@ -59,6 +63,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('ListDeletedClusters'),
       summary: 'List the deleted clusters of an organization',
       scope: 'read',
+      targets: clustersOfOrg,
       params: InternalOrg,
       status: 200,
       errors: { 404: noOrganization },
@@ -73,6 +78,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('ListClusterRegions'),
       summary: 'List the regions for clusters',
       scope: 'read',
+      targets: clustersOfOrg,
       params: InternalOrg,
       status: 200,
       errors: { 404: noOrganization },
@@ -87,6 +93,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('CreateCluster'),
       summary: 'Create a cluster',
       scope: 'write',
+      targets: ({ params }) => [{ newClusterIn: params.org_slug }],
       params: InternalOrg,
       body: NewCluster,
       status: 201,
@@ -156,6 +163,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('CreateBackup'),
       summary: 'Take a backup now',
       scope: 'write',
+      action: 'create',
       params: ById,
       body: Type.Object({
         type: Type.Optional(Type.String({ description: 'Has no effect; every backup is a full one.' })),
@@ -174,6 +182,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('RestoreCluster'),
       summary: 'Restore a backup or a point in time into a new cluster',
       scope: 'write',
+      targets: copiedCluster,
       params: ById,
       body: RestoreRequest,
       status: 201,
@@ -189,6 +198,8 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('CreateAttachment'),
       summary: 'Attach an app to a cluster',
       scope: 'write',
+      action: 'write',
+      targets: attachment,
       params: ById,
       body: Type.Object({ app_name: Type.String({ description: 'An app of the same organization.' }) }),
       status: 201,
@@ -205,6 +216,7 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       id: id('DeleteAttachment'),
       summary: 'Detach an app from a cluster',
       scope: 'write',
+      action: 'write',
       params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
       status: 200,
       errors: { 404: `${noCluster} Or: the app is not attached to it.` },
@@ -217,6 +229,11 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
 })
 
 type Asked = Call<unknown, unknown, unknown>['ctx']
+
+/** All clusters of the organization in the path. */
+function clustersOfOrg({ params }: UncheckedCall): Target[] {
+  return [{ org: params.org_slug, feature: 'postgres' }]
+}
 
 /** Gets the cluster, which must belong to the organization in the path if there is one. */
 async function getOf(ctx: Asked, params: { postgres_cluster_id: string; org_slug?: string }): Promise<ClusterDetails> {
@@ -260,7 +277,10 @@ function statusOf({ state }: ClusterDetails): string {
 export async function accessOf(ctx: Asked, cluster: ClusterDetails, user = defaultUser, database = defaultDatabase) {
   const status = cluster.state === 'ready' ? 'ready' : cluster.state === 'failed' ? 'error' : 'initializing'
   const about = { status, user, dbname: database }
-  const mayReadPassword = status === 'ready' && (await getCaller(ctx)).kind !== 'read'
+  const mayReadPassword =
+    status === 'ready' &&
+    (await getCaller(ctx)).kind !== 'read' &&
+    (await mayAccess(ctx, [{ cluster: cluster.id }], action.write))
   // The default user may have been deleted.
   const credentials = mayReadPassword ? await findCredentials(ctx, cluster.id, user) : undefined
   if (!credentials) return { ...about, password: '', pgbouncer_uri: '' }

@@ -12,6 +12,7 @@ import { toRfc3339 } from '../../model/time.ts'
 import { foreignApp, noApp, notAllowed } from '../app/error-text.ts'
 import { ByApp } from '../app/params.ts'
 import { readOnly } from '../error-text.ts'
+import { textField } from '../http/access.ts'
 import type { Route } from '../http/route.ts'
 import { internalRoute } from './route.ts'
 
@@ -83,6 +84,8 @@ export const flyctlReleaseRoutes: Route[] = [
     summary: 'Record a release',
     description: 'Releases are only recorded; machines are changed by their own operations.',
     scope: 'write',
+    action: 'create',
+    targets: ({ body }) => [{ app: textField(body, 'app_name') ?? '' }],
     body: Type.Object({
       app_name: Type.String(),
       image: Type.String(),

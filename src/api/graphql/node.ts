@@ -1,5 +1,6 @@
-import { listTokensOf } from '../../actions/account/token.ts'
-import { listAppsOf } from '../../actions/app/app.ts'
+import { requirePermitted } from '../../actions/account/access.ts'
+import { getCurrentToken, listTokensOf } from '../../actions/account/token.ts'
+import { getApp, listAppsOf } from '../../actions/app/app.ts'
 import { listIpsOf } from '../../actions/app/ip.ts'
 import { listMachinesOf } from '../../actions/app/machine.ts'
 import { findCurrentRelease, listReleasesOf } from '../../actions/app/release.ts'
@@ -7,6 +8,7 @@ import { listSecretsOf } from '../../actions/app/secret.ts'
 import { readCursor, writeCursor } from '../../actions/cursor.ts'
 import { describeImage } from '../../live/app/image.ts'
 import type { LiveContext } from '../../live/context.ts'
+import { action, wholeApp } from '../../model/account/access.ts'
 import { firstOrg, type Org } from '../../model/account/org.ts'
 import type { Caller } from '../../model/account/token.ts'
 import { type AppSummary, appStatus } from '../../model/app/app.ts'
@@ -45,9 +47,9 @@ export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId'
   }
 }
 
-/** Read-only tokens get an empty list instead of an error, so that the rest of their query is answered. */
+/** Tokens that may not list tokens get an empty list instead of an error, so that the rest of their query is answered. */
 async function activeTokens({ ctx, caller }: Asker, orgSlug: string, appId?: string): Promise<GraphqlNode[]> {
-  if (caller.kind === 'read') return []
+  if (caller.kind === 'read' || caller.kind === 'app' || ctx.attenuation) return []
   const now = nowMicros()
   const tokens = await listTokensOf(ctx, orgSlug, appId)
   return tokens
@@ -97,7 +99,10 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
       // A machine refers back to its app.
       return { nodes: nodes.map((node) => ({ ...node, app: () => appNode(asker, app) })), totalCount: found.length }
     },
-    image: async ({ ref }: { ref: string }) => imageNode(await describeImage(ctx, app.name, ref)),
+    image: async ({ ref }: { ref: string }) => {
+      requirePermitted(ctx, wholeApp({ org: app.orgNumericId, app: app.numericId }, action.write)) // as describeImage does
+      return imageNode(await describeImage(ctx, app.name, ref))
+    },
     // Clients add the shared address to this list themselves.
     ipAddresses: async () => {
       const own = (await listIpsOf(ctx, app.name)).filter(({ shared }) => !shared)
@@ -130,6 +135,7 @@ const cursorPattern = /^[a-z0-9-]{1,63}\/[a-z0-9-]{1,63}$/
 
 /** A page of the apps of these organizations, ordered by organization. */
 export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: PageQuery): Promise<GraphqlNode> {
+  if (asker.caller.kind === 'app') return ownAppPage(asker, orgs, query)
   const limit = Math.min(maxPage, Math.max(1, query.first ?? defaultPage))
   const [from = '', afterName = ''] = query.after ? readCursor('after', cursorPattern, query.after).split('/') : []
   const found: AppSummary[] = []
@@ -137,8 +143,7 @@ export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: Pa
     if (slug < from || found.length > limit) continue
     // One more than requested shows whether there is another page.
     const wanted = limit + 1 - found.length
-    const start = slug === from ? { cursor: writeCursor(afterName) } : {}
-    found.push(...(await listAppsOf(asker.ctx, { org_slug: slug, limit: wanted, ...start })).apps)
+    found.push(...(await listApps(asker, slug, wanted, slug === from ? writeCursor(afterName) : undefined)))
   }
   const edges = found.slice(0, limit).map((app) => ({
     cursor: writeCursor(`${app.orgSlug}/${app.name}`),
@@ -147,7 +152,7 @@ export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: Pa
   return {
     nodes: edges.map(({ node }) => node),
     edges,
-    totalCount: () => countApps(asker, orgs),
+    totalCount: () => (asker.ctx.attenuation ? edges.length : countApps(asker, orgs)),
     pageInfo: {
       hasNextPage: found.length > limit,
       hasPreviousPage: from !== '',
@@ -155,6 +160,34 @@ export async function appPage(asker: Asker, orgs: Pick<Org, 'slug'>[], query: Pa
       endCursor: edges.at(-1)?.cursor ?? '',
     },
   }
+}
+
+/** Reads on while caveats hide apps, so that a page without any is the last one. */
+async function listApps(
+  { ctx }: Asker,
+  slug: string,
+  wanted: number,
+  after: string | undefined,
+): Promise<AppSummary[]> {
+  const found: AppSummary[] = []
+  let cursor = after
+  do {
+    const limit = ctx.attenuation ? maxPage : wanted
+    const page = await listAppsOf(ctx, { org_slug: slug, limit, ...(cursor !== undefined && { cursor }) })
+    found.push(...page.apps)
+    cursor = page.nextCursor
+  } while (cursor !== undefined && found.length < wanted)
+  return found
+}
+
+/** A token for one app sees no other. */
+async function ownAppPage(asker: Asker, orgs: Pick<Org, 'slug'>[], { after }: PageQuery): Promise<GraphqlNode> {
+  const { appName, orgSlug } = await getCurrentToken(asker.ctx)
+  const isListed = appName !== null && !after && orgs.some(({ slug }) => slug === orgSlug)
+  const nodes = isListed ? [appNode(asker, await getApp(asker.ctx, appName))] : []
+  const edges = nodes.map((node) => ({ cursor: '', node }))
+  const pageInfo = { hasNextPage: false, hasPreviousPage: false, startCursor: '', endCursor: '' }
+  return { ...connection(nodes), edges, pageInfo }
 }
 
 async function countApps({ ctx }: Asker, orgs: Pick<Org, 'slug'>[]): Promise<number> {

@@ -1,9 +1,18 @@
-import { createOrg, getOrg, listVisibleOrgs } from '../../actions/account/org.ts'
-import { createDeployToken, createToken, listTokensOf, readExpiry } from '../../actions/account/token.ts'
+import { requireAccess, requirePermitted } from '../../actions/account/access.ts'
+import { createOrg, getOrg, listOrgsOf, permittedOrgs } from '../../actions/account/org.ts'
+import {
+  createDeployToken,
+  createToken,
+  listTokensOf,
+  readExpiry,
+  revokeTokenById,
+} from '../../actions/account/token.ts'
 import { createApp, deleteApp, getApp, isNameFree } from '../../actions/app/app.ts'
 import { allocateIp, releaseIpOf } from '../../actions/app/ip.ts'
 import { createRelease, type NewRelease, updateRelease } from '../../actions/app/release.ts'
 import { changeSecrets, listSecretsOf } from '../../actions/app/secret.ts'
+import { action } from '../../model/account/access.ts'
+import { readMacaroon } from '../../model/account/macaroon.ts'
 import { CreateOrg, type Org } from '../../model/account/org.ts'
 import { listRegions, regionOf } from '../../model/account/region.ts'
 import { CreateToken } from '../../model/account/token.ts'
@@ -15,21 +24,25 @@ import { connection, type GraphqlNode, regionNode, releaseNode, tokenNode, userN
 
 export function queryRoot(asker: Asker): GraphqlNode {
   const { ctx, caller } = asker
-  const organizations = async () => organizationList(asker, await listVisibleOrgs(ctx))
+  const organizations = async () => organizationList(asker, permittedOrgs(ctx, await listOrgsOf(ctx, caller)))
   return {
     viewer: { ...userNode(caller), organizations },
     currentUser: { ...userNode(caller), organizations },
     organization: async ({ slug, id }: { slug?: string | null; id?: string | null }) => {
       const given = slug || id
       if (!given) throw invalid('organization requires a slug or an id')
-      return organizationNode(asker, slug ? await getOrgBySlug(asker, slug) : await getOrgById(asker, given))
+      const org = slug ? await getOrgBySlug(asker, slug) : await getOrgById(asker, given)
+      requirePermitted(ctx, { action: action.read, org: org.numericId })
+      return organizationNode(asker, org)
     },
     organizations,
     app: async ({ name }: { name?: string | null }) => appNode(asker, await getAppByName(asker, name ?? '')),
     apps: async (query: PageQuery & { organizationId?: string | null; role?: string | null }) => {
       // Apps have no roles here.
       if (query.role) return appPage(asker, [], query)
-      const orgs = query.organizationId ? [await getOrgById(asker, query.organizationId)] : await listVisibleOrgs(ctx)
+      const orgs = query.organizationId
+        ? [await getOrgById(asker, query.organizationId)]
+        : await listOrgsOf(ctx, caller)
       return appPage(asker, orgs, query)
     },
     appNameAvailable: ({ name }: { name: string }) => isNameFree(ctx, name),
@@ -39,8 +52,13 @@ export function queryRoot(asker: Asker): GraphqlNode {
     }),
     nearestRegion: () => regionNode(regionOf(ctx.settings.defaultRegion)),
     node: async ({ id }: { id: string }) => {
-      const org = (await listVisibleOrgs(ctx)).find((one) => one.id === id)
-      return org ? organizationNode(asker, org) : appNode(asker, await getAppByName(asker, id))
+      const org = (await listOrgsOf(ctx, caller)).find((one) => one.id === id)
+      if (org) {
+        requirePermitted(ctx, { action: action.read, org: org.numericId })
+        return organizationNode(asker, org)
+      }
+      await requireAccess(ctx, [{ app: id }], action.read)
+      return appNode(asker, await getAppByName(asker, id))
     },
   }
 }
@@ -117,6 +135,10 @@ export function mutationRoot(asker: Asker): GraphqlNode {
       const made = (await listTokensOf(ctx, org.slug)).find((one) => one.id === id)
       return { limitedAccessToken: { ...tokenNode(made!), token, tokenHeader: `FlyV1 ${token}` } }
     },
+    deleteLimitedAccessToken: async ({ input }: { input: { id?: string | null; token?: string | null } }) => {
+      await revokeTokenById(ctx, input.id || readMacaroon(input.token ?? '')?.tokenId || '')
+      return {}
+    },
     setSecrets: ({ input }: { input: SetSecretsInput }) =>
       withApp(asker, input.appId, async (name) => {
         const before = input.replaceAll ? await listSecretsOf(ctx, name, { show: false, minVersion: 0 }) : []
@@ -167,13 +189,12 @@ function slugOf(name: string): string {
 /** Maps the token profiles of clients to tokens of the platform. */
 async function issueToken(asker: Asker, org: Org, { name, profile, profileParams, expiry }: CreateTokenInput) {
   const { ctx } = asker
-  const lifetimeMs = readExpiry(expiry || undefined)
   const body = checkBody(CreateToken, {
     kind: 'org',
     org_slug: org.slug,
     format: 'fm2',
     name,
-    ...(lifetimeMs !== null && { expires_in_seconds: Math.ceil(lifetimeMs / 1000) }),
+    expires_in_seconds: readExpiry(expiry || undefined),
   })
   if (profile === 'deploy_organization') return createToken(ctx, body)
   if (profile !== 'deploy') throw invalid('profile must be deploy or deploy_organization')
@@ -202,8 +223,8 @@ async function getOrgBySlug({ ctx, caller }: Asker, slug: string): Promise<Org> 
 }
 
 /** Accepts a slug as well, because people use it in place of the id. */
-async function getOrgById(asker: Asker, id: string): Promise<Org> {
-  const found = (await listVisibleOrgs(asker.ctx)).find((org) => org.id === id)
+export async function getOrgById(asker: Asker, id: string): Promise<Org> {
+  const found = (await listOrgsOf(asker.ctx, asker.caller)).find((org) => org.id === id)
   return found ?? getOrgBySlug(asker, id)
 }
 

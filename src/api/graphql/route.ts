@@ -1,7 +1,6 @@
 import { Type } from 'typebox'
-import { getCaller } from '../../actions/context.ts'
 import { type Route, route } from '../http/route.ts'
-import { mutationRoot, queryRoot } from './root.ts'
+import { rootFor } from './permission.ts'
 import { refusalView } from './view.ts'
 
 const GraphqlRequest = Type.Object({
@@ -43,16 +42,17 @@ export const graphqlRoutes: Route[] = [
     summary: 'Run a GraphQL query or mutation',
     description: 'Introspection returns the schema. Errors are in `errors`, with status 200.',
     scope: 'read',
+    targets: 'none', // each field at the top checks what it concerns
     body: GraphqlRequest,
     status: 200,
     response: GraphqlAnswer,
     errors: {},
     wrongTypeStatus: 400,
     problem: (error) => ({ error: error.message, errors: [refusalView(error)] }),
-    run: async ({ ctx, body }) => {
-      const asker = { ctx, caller: await getCaller(ctx) }
+    run: async ({ ctx, body, credentials }) => {
+      const root = await rootFor(ctx, credentials)
       const { answerQuery } = await import('./answer.ts')
-      return answerQuery({ ...queryRoot(asker), ...mutationRoot(asker) }, body)
+      return answerQuery(root, body)
     },
   }),
 ]

@@ -1,5 +1,5 @@
+import { type Credential, readCredential } from '../../actions/account/credential.ts'
 import { readMacaroon } from '../../model/account/macaroon.ts'
-import { hashToken } from '../../model/account/token.ts'
 import { unauthorized } from '../../model/errors.ts'
 
 const scheme = /^(?:bearer|flyv1)\s+/i
@@ -8,14 +8,16 @@ const scheme = /^(?:bearer|flyv1)\s+/i
 const maxHeaderLength = 65_536
 const maxTokens = 32
 
-function readToken(header: string | undefined): string {
-  if (header !== undefined && header.length > maxHeaderLength)
+function read(header: string, secret: Buffer): Credential[] {
+  if (header.length > maxHeaderLength)
     throw unauthorized(`the Authorization header is longer than ${maxHeaderLength} characters`)
   const tokens = listTokens(header)
   if (tokens.length > maxTokens) throw unauthorized(`the Authorization header may contain at most ${maxTokens} tokens`)
-  const token = tokens.length > 1 ? chooseToken(tokens) : tokens[0]!
-  if (token === '' || /\s/.test(token)) throw unauthorized('invalid token')
-  return token
+  const chosen = tokens.length > 1 ? chooseTokens(tokens) : tokens
+  if (chosen.some((token) => token === '' || /\s/.test(token))) throw unauthorized('invalid token')
+  const credentials = chosen.map((token) => readCredential(token, secret)).filter((one) => one !== undefined)
+  if (credentials.length === 0) throw unauthorized('invalid token')
+  return credentials
 }
 
 /**
@@ -30,22 +32,25 @@ export function listTokens(header: string | undefined): string[] {
   return rest.split(',').map((part) => part.trim())
 }
 
-/** Some clients send every token they have, including those of other platforms. The first one of ours is used. */
-function chooseToken(tokens: string[]): string {
-  return tokens.find((token) => token.startsWith('berth_') || readMacaroon(token)) ?? tokens[0]!
+/** Some clients send every token they have, including those of other platforms. Only ours are used. */
+function chooseTokens(tokens: string[]): string[] {
+  const ours = tokens.filter((token) => token.startsWith('berth_') || readMacaroon(token))
+  return ours.length > 0 ? ours : tokens.slice(0, 1)
 }
 
 // Clients repeat the same header, and parsing it would take a tenth of the time of a request.
 const maxCachedHeaders = 1000
 const maxCachedLength = 1024
-const hashByHeader = new Map<string, Buffer>()
+const caches = new WeakMap<Buffer, Map<string, Credential[]>>()
 
-/** Hashes the token of a header. It does not check that the token exists. */
-export function readTokenHash(header = ''): Buffer {
-  const cached = hashByHeader.get(header)
+/** Reads the tokens of a header, of which there is at least one. It does not check that they exist. */
+export function readCredentials(header: string | undefined = '', secret: Buffer): Credential[] {
+  const cache = caches.get(secret) ?? new Map<string, Credential[]>()
+  caches.set(secret, cache)
+  const cached = cache.get(header)
   if (cached) return cached
-  const hash = hashToken(readToken(header))
-  if (hashByHeader.size >= maxCachedHeaders) hashByHeader.clear()
-  if (header.length <= maxCachedLength) hashByHeader.set(header, hash)
-  return hash
+  const credentials = read(header, secret)
+  if (cache.size >= maxCachedHeaders) cache.clear()
+  if (header.length <= maxCachedLength) cache.set(header, credentials)
+  return credentials
 }

@@ -2,16 +2,16 @@ import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { hashToken } from '../../model/account/token.ts'
 import { BerthError } from '../../model/errors.ts'
 import { machineHeader } from '../../model/network.ts'
-import { readTokenHash } from './auth.ts'
+import { readCredentials } from './auth.ts'
 import { rawContentType, withoutNulls } from './body.ts'
 import { commonHeaders, type ServerOptions } from './options.ts'
 import type { Route } from './route.ts'
 
 /** The hooks use callbacks: all three run for every request, and a promise costs more than the work they do. */
-export function addHooks(server: FastifyInstance, { area, metrics }: ServerOptions): void {
+export function addHooks(server: FastifyInstance, { area, metrics, context }: ServerOptions): void {
   server.addHook('onRequest', (request, reply, done) => {
     reply.headers(commonHeaders(area, request.id))
-    done(request.routeOptions.config.operation ? authenticate(request) : undefined)
+    done(request.routeOptions.config.operation ? authenticate(request, context.encryptionKey) : undefined)
   })
   server.addHook('preValidation', (request, _reply, done) => {
     const { operation } = request.routeOptions.config
@@ -37,18 +37,20 @@ export function addHooks(server: FastifyInstance, { area, metrics }: ServerOptio
 }
 
 /** Rejects requests without a readable token before their body is read. Returns the error, if there is one. */
-function authenticate(request: FastifyRequest): BerthError | undefined {
+function authenticate(request: FastifyRequest, secret: Buffer): BerthError | undefined {
   const { operation } = request.routeOptions.config
   if (operation?.rawBody) request.headers['content-type'] = rawContentType
   else if (request.headers['content-type'] !== undefined) request.headers['content-type'] = 'application/json'
   const { authorization } = request.headers
   if ((operation?.tokenOptional && authorization === undefined) || isMachineSelfRequest(operation, request)) {
     // The hash matches no token, but rate limits still tell the callers apart by it.
+    request.credentials = []
     request.tokenHash = hashToken(String(request.headers[machineHeader] ?? request.ip))
     return undefined
   }
   try {
-    request.tokenHash = readTokenHash(authorization)
+    request.credentials = readCredentials(authorization, secret)
+    request.tokenHash = request.credentials[0]!.hash
     return undefined
   } catch (err) {
     return err as BerthError

@@ -1,16 +1,19 @@
 import type { ErrorObject } from 'ajv'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HTTPMethods } from 'fastify'
+import { requireAccess } from '../../actions/account/access.ts'
+import { type Credential, chooseCredential } from '../../actions/account/credential.ts'
 import { getMachineToken } from '../../actions/app/machine-itself.ts'
 import { requireToken } from '../../actions/context.ts'
 import { runOnce } from '../../actions/idempotency.ts'
 import type { LiveContext } from '../../live/context.ts'
 import { BerthError, unauthorized } from '../../model/errors.ts'
 import { machineHeader } from '../../model/network.ts'
+import { requirementOf } from './access.ts'
 import { isMachineSelfRequest } from './hooks.ts'
 import type { ServerOptions } from './options.ts'
 import { problemBody } from './problem.ts'
 import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
-import { Answer, type Call, type Route, readSearch, StreamAnswer, withAliases } from './route.ts'
+import { Answer, type Call, type Route, readSearch, StreamAnswer, type UncheckedCall, withAliases } from './route.ts'
 import { refusalOf } from './validation.ts'
 
 const methods: HTTPMethods[] = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'TRACE']
@@ -37,10 +40,11 @@ export function addOperations(server: FastifyInstance, options: ServerOptions): 
         handler: async (request, reply) => {
           const rate = operation.scope === 'read' ? readRate : writeRate
           takeFromRate?.(rateKey(operation, request), rate, operation.rateLimitCode)
-          const sessionEnded = openSession(options, operation, request, reply)
+          const credential = await credentialOf(options, operation, request)
+          const sessionEnded = openSession(options, operation, request, reply, credential)
           let release: (() => void) | undefined
           try {
-            const ctx = await contextOf(options, operation, request)
+            const ctx = await contextOf(options, operation, request, credential)
             if (isLong(operation)) release = await ctx.connections.take(ctx.db, ctx.tokenHash)
             const result = await answer(ctx, operation, request)
             if (!(result instanceof StreamAnswer))
@@ -89,9 +93,10 @@ function openSession(
   operation: Route,
   request: FastifyRequest,
   reply: FastifyReply,
+  credential: Credential | undefined,
 ): () => void {
-  if (request.headers.authorization === undefined) return () => {} // it was not authorized by a token
-  return openSessions.add(request.tokenHash.toString('base64'), () => {
+  if (!credential) return () => {} // it was not authorized by a token
+  const close = () => {
     if (reply.sent || operation.streams) {
       reply.raw.destroy()
       return
@@ -101,36 +106,74 @@ function openSession(
       reply.raw.once('finish', () => request.raw.destroy()) // a body that is still being uploaded is not read any further
       reply.header('connection', 'close').send(unauthorized('invalid token'))
     }, revokedGraceMs).unref()
-  })
+  }
+  return openSessions.add(credential.hash.toString('base64'), close, credential.attenuation?.until)
 }
 
 type OwnParams = Parameters<typeof getMachineToken>[2]
 
-async function contextOf(options: ServerOptions, operation: Route, request: FastifyRequest): Promise<LiveContext> {
-  const { params, headers, tokenHash } = request
-  const ctx: LiveContext = { ...options.context, area: options.area, tokenHash }
+/** The token that the request is checked with. Undefined when it was sent without one. */
+async function credentialOf(
+  { context, area }: ServerOptions,
+  operation: Route,
+  request: FastifyRequest,
+): Promise<Credential | undefined> {
+  const { credentials } = request
+  if (credentials.length <= 1) return credentials[0]
+  const { targets, bits } = requirementOf(operation, request as UncheckedCall)
+  return chooseCredential({ ...context, area }, credentials, targets, bits)
+}
+
+async function contextOf(
+  options: ServerOptions,
+  operation: Route,
+  request: FastifyRequest,
+  credential: Credential | undefined,
+): Promise<LiveContext> {
+  const { params, headers } = request
+  const tokenHash = credential?.hash ?? request.tokenHash
+  const attenuation = credential?.attenuation
+  const ctx: LiveContext = { ...options.context, area: options.area, tokenHash, attenuation }
   if (!isMachineSelfRequest(operation, request)) return ctx
   return { ...ctx, tokenHash: await getMachineToken(ctx, String(headers[machineHeader]), params as OwnParams) }
 }
 
 async function answer(ctx: LiveContext, operation: Route, request: FastifyRequest): Promise<Answer | StreamAnswer> {
+  if (ctx.attenuation) {
+    const { targets, bits } = requirementOf(operation, request as UncheckedCall)
+    await requireAccess(ctx, targets, bits)
+  }
   const invalid = findInvalidInput(operation, request)
-  const { params, query, body, headers } = request
+  const { params, query, body, headers, credentials } = request
   if (invalid) {
     await requireToken(ctx)
     if (invalid.code !== 'bad_request') await operation.precheck?.({ ctx, params })
     throw invalid
   }
-  const call = { ctx, params, query, body, headers, search: readSearch(request.url) }
+  const call = { ctx, params, query, body, headers, search: readSearch(request.url), credentials }
   const key = headers['idempotency-key']
   if (operation.method !== 'POST' || operation.streams || key === undefined) return run(operation, call)
   const path = request.url.split('?')[0]!
   return runOnce(
     ctx,
-    { key: String(key), path, query, body, outside: operation.outsideTransaction },
+    {
+      key: String(key),
+      path,
+      attenuation: attenuationOf(credentials),
+      query,
+      body,
+      outside: operation.outsideTransaction,
+    },
     (db) => run(operation, { ...call, ctx: { ...ctx, db } }) as Promise<Answer>,
     (error) => problemBody(ctx.area, error),
   )
+}
+
+/** Empty for a token as it was issued. */
+function attenuationOf(credentials: readonly Credential[]): string {
+  return credentials
+    .map(({ hash, attenuation }) => attenuation?.digest ?? (credentials.length > 1 ? hash.toString('base64url') : ''))
+    .join(' ')
 }
 
 async function run(operation: Route, call: Call<unknown, unknown, unknown>): Promise<Answer | StreamAnswer> {

@@ -1,4 +1,5 @@
 import type { FastifyBaseLogger } from 'fastify'
+import type { Credential } from '../../actions/account/credential.ts'
 import type { LiveContext } from '../../live/context.ts'
 import type { OpenSessions } from '../../model/account/open-sessions.ts'
 import { runtimeVersion } from '../../model/sandbox/sandbox.ts'
@@ -11,7 +12,7 @@ export interface ServerOptions {
   routes: Route[]
   sockets?: SocketRoute[]
   /** The context shared by all requests; each request adds the hash of its token. */
-  context: Omit<LiveContext, 'tokenHash' | 'area'>
+  context: Omit<LiveContext, 'tokenHash' | 'attenuation' | 'area'>
   /** Closes what is open when its token is revoked or expires. The tokens are hashes in base64. */
   openSessions: OpenSessions
   log: FastifyBaseLogger
@@ -24,6 +25,8 @@ declare module 'fastify' {
   interface FastifyRequest {
     /** The hash of the token that the request was sent with. */
     tokenHash: Buffer
+    /** The tokens of the request; empty when it was sent without one. */
+    credentials: Credential[]
   }
 
   interface FastifyContextConfig {

@@ -4,11 +4,12 @@ import { getCaller } from '../../actions/context.ts'
 import { databaseAnswers } from '../../actions/health.ts'
 import { listIdentityKeys } from '../../live/app/identity.ts'
 import { withConnections } from '../../live/connection.ts'
+import { isOperator } from '../../model/account/caller.ts'
 import { discovery } from '../../model/app/identity.ts'
 import { forbidden, unavailable } from '../../model/errors.ts'
 import { isLoopback } from '../../model/network.ts'
 import { docsAt, docsPage } from '../docs/page.ts'
-import { readTokenHash } from './auth.ts'
+import { readCredentials } from './auth.ts'
 import { openApiDocument } from './openapi.ts'
 import type { ServerOptions } from './options.ts'
 
@@ -29,8 +30,9 @@ export function addPages(server: FastifyInstance, { area, routes, context, metri
   // Metrics describe the whole platform, so only its operator may read them: a local process, or the root token.
   server.get('/metrics', async (request, reply) => {
     if (!isLoopback(request.ip ?? '') || isProxied(request)) {
-      const caller = await getCaller({ db, area: 'platform', tokenHash: readTokenHash(request.headers.authorization) })
-      if (caller.kind !== 'root') throw forbidden('only a root token may read the metrics')
+      const [credential] = readCredentials(request.headers.authorization, context.encryptionKey)
+      const caller = await getCaller({ db, area: 'platform', tokenHash: credential!.hash })
+      if (!isOperator(credential!, caller)) throw forbidden('only a root token may read the metrics')
     }
     const organizations = await listAllQuotas(db)
     metrics.setQuotas(organizations.map((each) => withConnections(context.connections, each)))

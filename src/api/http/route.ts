@@ -3,7 +3,10 @@ import type { IncomingHttpHeaders, ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { Static, TObject, TSchema } from 'typebox'
 import type { WebSocket } from 'ws'
+import type { Target } from '../../actions/account/access.ts'
+import type { Credential } from '../../actions/account/credential.ts'
 import type { LiveContext } from '../../live/context.ts'
+import type { action } from '../../model/account/access.ts'
 import type { BerthError } from '../../model/errors.ts'
 
 export interface Call<P, Q, B> {
@@ -14,7 +17,12 @@ export interface Call<P, Q, B> {
   headers: IncomingHttpHeaders
   /** The unparsed query, for parameters that may be repeated. */
   search: URLSearchParams
+  /** All tokens of the request; that of the context is the first of them that permits the operation. */
+  credentials: readonly Credential[]
 }
+
+/** What can be read before the fields of a request are validated. */
+export type UncheckedCall = Pick<Call<Record<string, string>, unknown, unknown>, 'params' | 'query' | 'body'>
 
 const noSearch = new URLSearchParams()
 
@@ -81,6 +89,13 @@ export interface Route {
   description?: string
   /** Selects the rate limit and the tokens that may call it: `read` tokens may only call `read` routes. */
   scope: 'read' | 'write'
+  /** The action that a caveat has to permit, if the method does not tell: a POST requires all actions. */
+  action?: Exclude<keyof typeof action, 'all'>
+  /**
+   * The resources that the caveats of a token have to permit, if the parameters of the path do not tell. `none`: it concerns no
+   * resource, or checks each one itself. The body may be invalid.
+   */
+  targets?: 'none' | ((call: UncheckedCall) => Target[])
   params?: TObject
   query?: TObject
   body?: TObject

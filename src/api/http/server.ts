@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { SerializerSelector } from '@fastify/fast-json-stringify-compiler'
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest, LogController } from 'fastify'
+import type { Credential } from '../../actions/account/credential.ts'
 import { badRequest, notFound } from '../../model/errors.ts'
 import { acceptAnyBodyAsJson } from './body.ts'
 import { addHooks } from './hooks.ts'
@@ -43,6 +44,7 @@ export function buildServer(options: ServerOptions): FastifyInstance {
     },
   }) as unknown as FastifyInstance
   server.decorateRequest('tokenHash', null as unknown as Buffer) // declared up front, so that all requests share one hidden class
+  server.decorateRequest('credentials', null as unknown as Credential[])
   server.setValidatorCompiler(schemaCompiler())
   server.setErrorHandler((err, request, reply) => sendProblem(area, err, request, reply))
   server.setNotFoundHandler((request) => {

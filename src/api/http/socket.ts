@@ -4,8 +4,11 @@ import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
+import { requireAccess } from '../../actions/account/access.ts'
+import { type Credential, chooseCredential } from '../../actions/account/credential.ts'
 import { badRequest, notFound } from '../../model/errors.ts'
-import { readTokenHash } from './auth.ts'
+import { socketRequirement } from './access.ts'
+import { readCredentials } from './auth.ts'
 import { commonHeaders, type ServerOptions } from './options.ts'
 import { asBerthError, problemBody, problemHeaders } from './problem.ts'
 import { type OpenSocket, readSearch, type SocketRoute, withAliases } from './route.ts'
@@ -58,14 +61,16 @@ interface Session {
 }
 
 /** Closes the connection when its token is revoked or expires. */
-function openSession({ openSessions }: ServerOptions, tokenHash: Buffer, connection: Duplex): Session {
+function openSession({ openSessions }: ServerOptions, credential: Credential, connection: Duplex): Session {
   const session: Session = { isRevoked: false }
-  const ended = openSessions.add(tokenHash.toString('base64'), () => {
+  const close = () => {
     session.isRevoked = true
     if (session.socket) closeRevoked(session.socket)
     else connection.destroy()
-  })
+  }
+  const ended = openSessions.add(credential.hash.toString('base64'), close, credential.attenuation?.until)
   connection.once('close', ended)
+  if (connection.destroyed) ended() // it was closed meanwhile, so the event does not come
   return session
 }
 
@@ -104,18 +109,26 @@ async function open(
   request: IncomingMessage,
   connection: Duplex,
 ): Promise<OpenSocket & { session: Session }> {
-  const tokenHash = readTokenHash(request.headers.authorization)
-  const session = openSession(options, tokenHash, connection)
+  const credentials = readCredentials(request.headers.authorization, options.context.encryptionKey)
   const found = match(pathOf(request))
   if (!found) throw notFound(`no such path: ${pathOf(request)}`)
+  const { targets, bits } = socketRequirement(found.route.path, found.params)
+  const base = { ...options.context, area: options.area }
+  const credential =
+    credentials.length === 1 ? credentials[0]! : await chooseCredential(base, credentials, targets, bits)
+  const session = openSession(options, credential, connection)
   if (request.headers.upgrade?.toLowerCase() !== 'websocket')
     throw badRequest('this path only accepts WebSocket upgrades')
   const search = readSearch(request.url ?? '')
-  const ctx = { ...options.context, area: options.area, tokenHash }
-  const release = await ctx.connections.take(ctx.db, tokenHash)
+  const ctx = { ...base, tokenHash: credential.hash, attenuation: credential.attenuation }
+  await requireAccess(ctx, targets, bits)
+  const release = await ctx.connections.take(ctx.db, ctx.tokenHash)
   connection.once('close', release)
   if (connection.destroyed) release() // it was closed meanwhile, so the event does not come
-  return { ...(await found.route.open({ ctx, params: found.params, headers: request.headers, search })), session }
+  return {
+    ...(await found.route.open({ ctx, params: found.params, headers: request.headers, search, credentials })),
+    session,
+  }
 }
 
 function pathOf(request: IncomingMessage): string {

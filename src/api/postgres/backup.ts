@@ -6,6 +6,7 @@ import { type Backup, BackupView, CreateBackup, PinBackup } from '../../model/po
 import { PostgresCluster } from '../../model/postgres/cluster.ts'
 import { RestoreRequest } from '../../model/postgres/restore.ts'
 import { type Micros, toRfc3339 } from '../../model/time.ts'
+import { copiedCluster } from '../http/access.ts'
 import { type Route, route } from '../http/route.ts'
 import { ById, clusterView, Data, noCluster } from './cluster.ts'
 
@@ -30,6 +31,7 @@ export const backupRoutes: Route[] = [
     description:
       'The source is not changed. The new cluster is provisioned in the background; its `restore` reports the progress.',
     scope: 'write',
+    targets: copiedCluster,
     params: ById,
     body: RestoreRequest,
     status: 201,
@@ -52,6 +54,7 @@ export const backupRoutes: Route[] = [
     tag: 'Postgres',
     summary: 'Copy the current state of a cluster into a new one',
     scope: 'write',
+    targets: copiedCluster,
     params: ById,
     body: NewName,
     status: 201,
@@ -111,6 +114,7 @@ export const backupRoutes: Route[] = [
     tag: 'Postgres',
     summary: 'Take a backup now',
     scope: 'write',
+    action: 'create',
     params: ById,
     body: CreateBackup,
     status: 202,

@@ -25,6 +25,7 @@ import type { PlatformSettings } from '../../model/settings.ts'
 import { parseTime, rfc3339FromJson, toRfc3339 } from '../../model/time.ts'
 import { organizationView } from '../account/org.ts'
 import { noOrganization } from '../error-text.ts'
+import { textField } from '../http/access.ts'
 import { type Route, route } from '../http/route.ts'
 
 export const ById = Type.Object({ postgres_cluster_id: Type.String({ description: 'The id of the cluster.' }) })
@@ -44,6 +45,7 @@ export const clusterRoutes: Route[] = [
     tag: 'Postgres',
     summary: 'List the clusters of an organization',
     scope: 'read',
+    targets: ({ query }) => [{ org: textField(query, 'org_slug'), feature: 'postgres' }],
     query: Type.Object({
       org_slug: Type.String({ description: 'The organization to list clusters for.' }),
       include_deleted: Type.Optional(Type.Boolean({ description: 'Include deleted clusters.' })),
@@ -68,6 +70,7 @@ export const clusterRoutes: Route[] = [
     summary: 'Create a cluster',
     description: 'The cluster is provisioned in the background; poll it until its status is `ready`.',
     scope: 'write',
+    targets: ({ body }) => [{ newClusterIn: textField(body, 'org_slug') }],
     body: CreateCluster,
     status: 201,
     response: Data(PostgresCluster),

@@ -41,6 +41,7 @@ export const clusterLogRoutes: Route[] = [
     summary: 'Show the certificate authority',
     description: 'Clients need it to verify the certificates of clusters. All clusters share it.',
     scope: 'read',
+    targets: 'none',
     status: 200,
     response: Data(
       Type.Object({ certificate: Type.String({ description: 'PEM format.' }) }, { title: 'PostgresAuthority' }),

@@ -41,6 +41,7 @@ export const checkpointRoutes: Route[] = [
     summary: 'Create a checkpoint',
     description: `Copies all files that were written in the sandbox; memory is not included. ${asLines} It completes even if the client disconnects.`,
     scope: 'write',
+    action: 'create',
     params: ByName,
     query: CreateCheckpoint,
     body: CreateCheckpoint,

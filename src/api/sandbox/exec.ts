@@ -73,6 +73,7 @@ export const execRoutes: Route[] = [
     description:
       'The body is the input of the command when `stdin` is `true`. The response consists of frames of up to 32 KiB, each sent as a separate chunk. The first byte of a frame is 1 for standard output, 2 for standard error, and 3 for the last frame with the exit code. The command is ended when the client disconnects.',
     scope: 'write',
+    action: 'control',
     params: ByName,
     query: Type.Object(Command),
     rawBody: true,
@@ -111,6 +112,7 @@ export const execRoutes: Route[] = [
     summary: 'Stop a command',
     description: 'The response is a stream of events, one JSON object per line; the last one is `complete`.',
     scope: 'write',
+    action: 'control',
     params: Session,
     query: Type.Object({
       signal: Type.Optional(Type.String({ description: 'A name or number; `SIGTERM` when omitted.' })),

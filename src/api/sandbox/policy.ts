@@ -51,6 +51,7 @@ export const policyRoutes: Route[] = [
     method: 'POST',
     path: network,
     id: 'setNetworkPolicy',
+    action: 'write',
     summary: 'Set the network policy of a sandbox',
     description:
       'Without rules, everything except private networks is allowed. With rules, the most specific domain applies, and everything else is denied. The policy is in force when the response is sent; connections that are no longer allowed are closed.',
@@ -77,6 +78,7 @@ export const policyRoutes: Route[] = [
     method: 'POST',
     path: privileges,
     id: 'setPrivilegesPolicy',
+    action: 'write',
     summary: 'Set the privileges of root in a sandbox',
     description:
       'Applies to new commands immediately and to services from the next start of the sandbox. Privileges that cannot be granted are refused.',
@@ -107,6 +109,7 @@ export const policyRoutes: Route[] = [
     method: 'POST',
     path: resources,
     id: 'setResourcesPolicy',
+    action: 'write',
     summary: 'Set the limits of a sandbox',
     description: 'Applies immediately and overrides `config.ram_mb` until it is deleted.',
     body: ResourcesPolicy,

@@ -23,6 +23,7 @@ import {
 } from '../../model/sandbox/sandbox.ts'
 import { nowMicros, toRfc3339 } from '../../model/time.ts'
 import { noOrganization, overQuota, readOnly } from '../error-text.ts'
+import { textField } from '../http/access.ts'
 import { ndjson, type Route, route } from '../http/route.ts'
 
 export const ByName = Type.Object({ name: Type.String({ description: 'The name of the sandbox.' }) })
@@ -45,6 +46,7 @@ export const sandboxResourceRoutes: Route[] = [
     summary: 'Create a sandbox',
     description: 'The sandbox has its URL immediately and is `cold`: the first use starts it.',
     scope: 'write',
+    targets: ({ body }) => [{ newSandboxIn: textField(body, 'org_slug') ?? textField(body, 'organization') }],
     body: CreateSandbox,
     status: 201,
     response: SandboxView,
@@ -67,6 +69,7 @@ export const sandboxResourceRoutes: Route[] = [
     description:
       'Ordered by name. With `Accept: application/x-ndjson` the response is a stream: a line per sandbox, then a line per change, and a `heartbeat` when nothing changes.',
     scope: 'read',
+    targets: ({ query }) => [{ org: textField(query, 'org_slug'), feature: 'sandbox' }],
     query: Type.Object({
       prefix: Type.Optional(Type.String({ description: 'Only names that start with this.' })),
       max_results: Type.Optional(Type.Integer({ description: '1 to 50 on a page; 50 when omitted or larger.' })),
@@ -147,6 +150,7 @@ export const sandboxResourceRoutes: Route[] = [
     summary: 'Restart a sandbox',
     description: 'Ends all processes and starts the services again. Files are kept.',
     scope: 'write',
+    action: 'control',
     params: ByName,
     status: 200,
     response: Type.Object({ sprite_name: Type.String(), machine_id: Type.String(), message: Type.String() }),

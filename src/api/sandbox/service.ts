@@ -99,6 +99,7 @@ export const serviceRoutes: Route[] = [
     summary: 'Send a signal to a service',
     description: 'If the service exits, it is restarted as after a crash.',
     scope: 'write',
+    action: 'control',
     params: BySandbox,
     body: Type.Object(
       {
@@ -175,6 +176,7 @@ export const serviceRoutes: Route[] = [
     ...acting,
     path: `${onePath}/start`,
     id: 'startService',
+    action: 'control',
     summary: 'Start a service',
     description: 'Starts the services it needs first, and resets its restart counter.',
     query: Watched,
@@ -188,6 +190,7 @@ export const serviceRoutes: Route[] = [
     ...acting,
     path: `${onePath}/stop`,
     id: 'stopService',
+    action: 'control',
     summary: 'Stop a service',
     description: 'It stays stopped until it is started, even after a restart of the sandbox.',
     query: Type.Object({
@@ -205,6 +208,7 @@ export const serviceRoutes: Route[] = [
     ...acting,
     path: `${onePath}/restart`,
     id: 'restartService',
+    action: 'control',
     summary: 'Restart a service',
     query: Watched,
     errors: { 403: readOnly, 404: noService },

@@ -36,6 +36,7 @@ export const taskRoutes: Route[] = [
     method: 'POST',
     path,
     id: 'createTask',
+    action: 'create',
     summary: 'Start a task',
     scope: 'write',
     params: ByName,

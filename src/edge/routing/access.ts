@@ -1,3 +1,4 @@
+import { readMacaroon } from '../../model/account/macaroon.ts'
 import { OpenSessions } from '../../model/account/open-sessions.ts'
 import { type Caller, hashToken } from '../../model/account/token.ts'
 import { findShownToken, listShownTokenExpiries } from '../../store/account/shown-token.ts'
@@ -107,13 +108,19 @@ async function listValid(db: Pick<Db, 'read'>, tokens: string[]): Promise<Map<st
 
 function judge(route: SandboxRoute, token: string, found: CachedCaller | undefined): Verdict {
   if (route.access === null) {
-    return { allowed: true, isPlatformToken: found ? found.caller !== undefined : platformTokenPattern.test(token) }
+    const isKnown = found ? found.caller !== undefined : platformTokenPattern.test(token)
+    return { allowed: true, isPlatformToken: isKnown || hasMacaroon(token) }
   }
   if (!found) return { allowed: false, unavailable: true }
   const { caller } = found
   if (!caller || !canSee(caller, route.access)) return { allowed: false, reason: 'invalid token' }
   if (!route.access.adminsOnly || isAdmin(caller)) return { allowed: true, isPlatformToken: true }
   return { allowed: false, reason: 'this address is for root and org tokens only', isForbidden: true }
+}
+
+/** Tokens with appended caveats cannot be verified here. Programs in sandboxes must not get them either. */
+function hasMacaroon(tokens: string): boolean {
+  return tokens.split(',').some((token) => readMacaroon(token) !== undefined)
 }
 
 function isAdmin({ kind }: Caller): boolean {

@@ -1,4 +1,4 @@
-import { requireCaller } from '../../model/account/caller.ts'
+import { requireCaller, requireFullToken } from '../../model/account/caller.ts'
 import { hashToken, newTokenText, rootTokenId } from '../../model/account/token.ts'
 import { conflict, forbidden } from '../../model/errors.ts'
 import { findCaller, putRootToken } from '../../store/account/token.ts'
@@ -10,6 +10,7 @@ import type { LiveContext } from '../context.ts'
  */
 export async function rotateRootToken(ctx: LiveContext): Promise<{ id: string; token: string; kind: 'root' }> {
   const caller = requireCaller(await findCaller(ctx.db, ctx.tokenHash))
+  requireFullToken(ctx)
   if (caller.kind !== 'root') throw forbidden('only a root token may replace the root token')
   const { writeRootToken } = ctx
   if (!writeRootToken) throw conflict('the root token is set by BERTH_TOKEN; change it there and restart "berth up"')

@@ -1,6 +1,6 @@
 // Restores the records of clusters and backups from the repository after the state database is lost.
 import type { BackupDescription, ClusterDescription } from '../../drivers/repository/driver.ts'
-import { requireCaller, requireClusterWriter } from '../../model/account/caller.ts'
+import { isOperator, requireCaller, requireClusterWriter } from '../../model/account/caller.ts'
 import { slugPattern } from '../../model/account/org.ts'
 import type { Caller } from '../../model/account/token.ts'
 import { describeError, notFound, unauthorized, unavailable } from '../../model/errors.ts'
@@ -55,7 +55,7 @@ export async function getAdoption(ctx: LiveContext): Promise<Adoption> {
 async function requireRoot(ctx: LiveContext): Promise<Caller> {
   const caller = requireCaller(await findCaller(ctx.db, ctx.tokenHash))
   requireClusterWriter(caller)
-  if (caller.kind !== 'root') throw unauthorized('only a root token may adopt clusters')
+  if (!isOperator(ctx, caller)) throw unauthorized('only a root token may adopt clusters')
   return caller
 }
 

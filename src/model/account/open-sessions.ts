@@ -33,9 +33,10 @@ export class OpenSessions {
 
   /**
    * Calls `close` when the token is no longer valid. To be called before the token is checked: a token that is revoked
-   * in between is then found by one or the other. Returns the function to call when the session has ended.
+   * in between is then found by one or the other. Returns the function to call when the session has ended. A session can
+   * have an end of its own, in milliseconds since the epoch, before that of the token.
    */
-  add(token: string, close: () => void): () => void {
+  add(token: string, close: () => void, until = Number.POSITIVE_INFINITY): () => void {
     const session: Session = { openedAt: performance.now(), close }
     let sessions = this.#byToken.get(token)
     if (!sessions) {
@@ -44,7 +45,14 @@ export class OpenSessions {
       this.#schedule(firstCheckMs)
     }
     sessions.add(session)
-    return () => this.#remove(token, session)
+    const cancel = callAt(until, () => {
+      this.#remove(token, session)
+      close()
+    })
+    return () => {
+      cancel()
+      this.#remove(token, session)
+    }
   }
 
   /** Checks all tokens at once. To be called when a token has changed. */
@@ -118,4 +126,19 @@ export class OpenSessions {
     for (const token of this.#byToken.keys()) if (!valid.has(token)) delayMs = firstCheckMs
     this.#schedule(Math.max(firstCheckMs, delayMs))
   }
+}
+
+/** Timers cannot wait for longer. */
+const maxTimerMs = 2 ** 31 - 1
+
+/** Returns the function that cancels the call. */
+function callAt(timeMs: number, call: () => void): () => void {
+  if (timeMs === Number.POSITIVE_INFINITY) return () => {}
+  let timer: NodeJS.Timeout
+  const wait = () => {
+    const leftMs = timeMs - Date.now()
+    timer = leftMs > 0 ? setTimeout(wait, Math.min(leftMs, maxTimerMs)).unref() : setTimeout(call).unref()
+  }
+  wait()
+  return () => clearTimeout(timer)
 }

@@ -2,6 +2,8 @@
 import { type Static, Type } from 'typebox'
 import { badRequest } from '../errors.ts'
 import type { Micros } from '../time.ts'
+import { actionLetters as actions, lettersOf } from './access.ts'
+import type { Caveat } from './caveat.ts'
 import type { Caller } from './token.ts'
 
 /** A valid token and the resources it is limited to. */
@@ -14,9 +16,6 @@ export interface ValidToken extends Caller {
   createdAt: Micros
   expiresAt: Micros | null
 }
-
-/** Read, write, create, delete and control, in the order of their bits. */
-const actions = 'rwcdC'
 
 const actionRefusal = `action must be letters of ${actions}, or a number from 0 to 31`
 
@@ -89,16 +88,17 @@ export function checkAccess(access: TokenAccess): void {
   }
 }
 
-export interface Caveat {
-  type: 'Organization' | 'Apps' | 'ValidityWindow'
+/** A caveat in the JSON format of clients. */
+export interface ShownCaveat {
+  type: string
   body: object
 }
 
 /** Describes the limits of a token as macaroon caveats. A root token has none. */
-export function caveatsOf(token: ValidToken): Caveat[] {
+export function caveatsOf(token: ValidToken): ShownCaveat[] {
   const mask = token.kind === 'read' ? 'r' : actions
   const seconds = (time: Micros) => Number(time / 1_000_000n)
-  const caveats: Caveat[] = []
+  const caveats: ShownCaveat[] = []
   if (token.orgNumericId !== null) caveats.push({ type: 'Organization', body: { id: token.orgNumericId, mask } })
   if (token.appNumericId !== null)
     caveats.push({ type: 'Apps', body: { apps: { [String(token.appNumericId)]: mask } } })
@@ -107,4 +107,45 @@ export function caveatsOf(token: ValidToken): Caveat[] {
     caveats.push({ type: 'ValidityWindow', body: window })
   }
   return caveats
+}
+
+const setNames = {
+  app: ['Apps', 'apps'],
+  volume: ['Volumes', 'volumes'],
+  machine: ['Machines', 'machines'],
+  cluster: ['Clusters', 'clusters'],
+  feature: ['FeatureSet', 'features'],
+  appFeature: ['AppFeatureSet', 'features'],
+  machineFeature: ['MachineFeatureSet', 'features'],
+  storageObject: ['StorageObjects', 'prefixes'],
+} as const
+
+export function showCaveat(caveat: Caveat): ShownCaveat {
+  switch (caveat.type) {
+    case 'organization':
+      return { type: 'Organization', body: { id: caveat.id, mask: lettersOf(caveat.mask) } }
+    case 'set': {
+      const [type, field] = setNames[caveat.kind]
+      const masks = [...caveat.masks].map(([id, mask]) => [String(id), lettersOf(mask)])
+      return { type, body: { [field]: Object.fromEntries(masks) } }
+    }
+    case 'mutations':
+      return { type: 'Mutations', body: { mutations: caveat.names } }
+    case 'commands':
+      return { type: 'Commands', body: caveat.commands }
+    case 'validity':
+      return { type: 'ValidityWindow', body: { not_before: caveat.from, not_after: caveat.until } }
+    case 'action':
+      return { type: 'Action', body: { mask: lettersOf(caveat.mask) } }
+    case 'roles':
+      return { type: 'AllowedRoles', body: { mask: caveat.mask } }
+    case 'user':
+      return { type: 'IsUser', body: {} }
+    case 'ifPresent': {
+      const body = { ifs: caveat.caveats.map(showCaveat), else: lettersOf(caveat.otherwise) }
+      return { type: 'IfPresent', body }
+    }
+    case 'unsatisfiable':
+      return { type: 'Unsatisfiable', body: {} }
+  }
 }

@@ -23,6 +23,10 @@ export interface Token {
   revokedAt: Micros | null
 }
 
+/** The lifetime of tokens for which clients ask without choosing one. */
+export const defaultTokenDays = 90
+export const defaultTokenSeconds = defaultTokenDays * 86_400
+
 /** The id of the token that the configuration sets. */
 export const rootTokenId = 'root'
 

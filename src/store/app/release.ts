@@ -42,8 +42,9 @@ export async function setReleaseStatus(
   const { rows } = await db.query<Release>(
     `update release set status = $3, updated_at = now() from app
      where release.id = $1 and app.id = app_id and app.state = 'active' and ($2::text is null or app.org_id = $2)
+       and app.id = coalesce((select app_id from token where id = $4), app.id)
      returning ${columns}`,
-    [id, caller.orgId, status],
+    [id, caller.orgId, status, caller.tokenId],
   )
   return rows[0]
 }

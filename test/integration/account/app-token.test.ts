@@ -53,7 +53,7 @@ describe('a token of one app', () => {
     ['GET', '/v1/apps?org_slug=personal', undefined, 401],
     ['POST', '/v1/apps', { app_name: 'mine', org_slug: 'personal' }, 401],
     ['POST', '/v1/apps/shop/deploy_token', {}, 401],
-    ['POST', '/v1/apps/shop/ip_assignments', { type: 'private_v6', org_slug: 'personal' }, 401],
+    ['POST', '/v1/apps/shop/ip_assignments', { type: 'private_v6', org_slug: 'acme' }, 401],
     ['POST', '/v1/tokens', { kind: 'read', org_slug: 'personal' }, 401],
     ['GET', '/v1/tokens', undefined, 401],
     ['GET', '/v1/orgs', undefined, 401],
@@ -89,7 +89,8 @@ describe('a token of one app', () => {
     token = await deployToken('shop', { expiry: '1h30m' })
     expect((await call('GET', '/v1/apps/shop')).status).toBe(200)
     const [row] = await platform.sql(
-      `select extract(epoch from expires_at - created_at)::int as seconds from token where expires_at is not null`,
+      `select extract(epoch from expires_at - created_at)::int as seconds from token where expires_at is not null
+       order by expires_at`,
     )
     expect(row).toEqual({ seconds: 5400 })
     await platform.sql(`update token set expires_at = now() where expires_at is not null`)

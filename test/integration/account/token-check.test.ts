@@ -48,7 +48,11 @@ describe('checking whether tokens are valid', () => {
     const { body } = await check('authenticate', { header: `Bearer ${org},${app},${platform.rootToken},${sandbox}` })
     expect(body).toMatchObject([
       { kind: 'org', org_slug: 'acme', header: `Bearer ${org}`, caveats: [{ type: 'Organization' }] },
-      { kind: 'app', app_name: 'shop', caveats: [{ type: 'Organization' }, { type: 'Apps' }] },
+      {
+        kind: 'app',
+        app_name: 'shop',
+        caveats: [{ type: 'Organization' }, { type: 'Apps' }, { type: 'ValidityWindow' }],
+      },
       { kind: 'root', org_slug: null, caveats: [] },
     ])
     const { internal_numeric_id: number } = (await platform.call('GET', '/v1/apps/shop')).body

@@ -1,9 +1,9 @@
 // The work for an input grows in proportion to its size: four times the input must not take sixteen times the time. CPU
 // time is compared, because other programs on the host do not add to it.
 import { expect, test } from 'vitest'
-import { listTokens, readTokenHash } from '../../../src/api/http/auth.ts'
+import { listTokens, readCredentials } from '../../../src/api/http/auth.ts'
 import { tokenOf } from '../../../src/edge/routing/access.ts'
-import { readMacaroon } from '../../../src/model/account/macaroon.ts'
+import { mintMacaroon, readMacaroon } from '../../../src/model/account/macaroon.ts'
 import { hostnameText } from '../../../src/model/app/certificate.ts'
 import { parseDuration } from '../../../src/model/duration.ts'
 import { parseImageReference } from '../../../src/model/image.ts'
@@ -32,12 +32,16 @@ function cpuMs(work: () => unknown): number {
 /** The least of several measurements, because the first ones include compilation and some include garbage collection. */
 const measure = (work: () => unknown) => Math.min(...Array.from({ length: 3 }, () => cpuMs(work)))
 
+const secret = Buffer.alloc(32, 5)
+const macaroon = mintMacaroon({ tokenId: 'abc' }, secret)
+
 const parsers: [string, (text: string) => unknown][] = [
   ['splitWords', splitWords],
   ['parseDuration', parseDuration],
   ['isDeeperThan', (text) => isDeeperThan(text, 1e9)],
   ['listTokens', (text) => listTokens(`Bearer ${text}`)],
-  ['readTokenHash', (text) => readTokenHash(`Bearer ${text}`)],
+  ['readCredentials', (text) => readCredentials(`Bearer ${text}`, secret)],
+  ['readCredentials of a macaroon', (text) => readCredentials(`FlyV1 ${macaroon},${text},fm2_${text}`, secret)],
   ['readMacaroon', (text) => readMacaroon(`fm2_${text}`)],
   ['token of the edge', (text) => tokenOf(`Bearer ${text}`)],
   ['hostnameText', hostnameText],
