@@ -98,17 +98,19 @@ export async function requireAccessBy(
 ): Promise<void> {
   for (const target of targets) {
     const access = await accessTo(ctx, caller, target, bits)
-    if (access && !permits(caveats, { ...access, ...(mutation !== undefined && { mutation }) })) throw refused()
+    if (access && !permits(caveats, { ...access, ...(mutation !== undefined && { mutation }) })) throw refused(access)
   }
 }
 
-export function refused(): BerthError {
-  return forbidden('the caveats of this token do not permit this')
+/** The Postgres operations document no 403, so this is a 401 there. */
+function refused({ feature }: Access): BerthError {
+  const text = 'the caveats of this token do not permit this'
+  return feature === 'postgres' ? unauthorized(text) : forbidden(text)
 }
 
 /** Throws unless all caveats permit this access to resources that were looked up already. */
 export function requirePermitted(ctx: Pick<Context, 'attenuation'>, access: Access): void {
-  if (!isPermitted(ctx, access)) throw refused()
+  if (!isPermitted(ctx, access)) throw refused(access)
 }
 
 export function isPermitted({ attenuation }: Pick<Context, 'attenuation'>, access: Access): boolean {

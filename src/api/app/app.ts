@@ -124,9 +124,7 @@ export const appRoutes: Route[] = [
     scope: 'write',
     params: ByApp,
     body: Type.Object({
-      expiry: Type.Optional(
-        Type.String({ description: 'A duration such as `24h`; the token does not expire when omitted.' }),
-      ),
+      expiry: Type.Optional(Type.String({ description: 'A duration such as `24h`; 90 days when omitted.' })),
     }),
     ignoreNulls: true,
     status: 200,

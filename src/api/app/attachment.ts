@@ -42,7 +42,11 @@ export const attachmentRoutes: Route[] = [
     status: 201,
     otherStatus: 200,
     response: Data(AttachmentView),
-    errors: { 404: `${noCluster} Or: its organization has no such app.`, 422: 'A field is missing or not valid.' },
+    errors: {
+      403: 'The caveats of the token do not permit changing the app.',
+      404: `${noCluster} Or: its organization has no such app.`,
+      422: 'A field is missing or not valid.',
+    },
     wrongTypeStatus: 422,
     run: async ({ ctx, params, body }) => {
       const { attachedAt, isNew } = await attach(ctx, params.postgres_cluster_id, body.app_name, body.secret)
@@ -65,7 +69,7 @@ export const attachmentRoutes: Route[] = [
     scope: 'write',
     params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
     status: 204,
-    errors: { 404: `${noCluster} Or: the app is not attached to it.` },
+    errors: { 403: 'The caveats of the token do not permit changing the app.', 404: `${noCluster} Or: the app is not attached to it.` },
     wrongTypeStatus: 400,
     run: ({ ctx, params }) => detach(ctx, params.postgres_cluster_id, params.app_name),
   }),

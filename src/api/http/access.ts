@@ -2,7 +2,7 @@
 // concerns the whole platform: only caveats that restrict no resource permit it.
 import type { Target } from '../../actions/account/access.ts'
 import { action } from '../../model/account/access.ts'
-import type { Route, UncheckedCall } from './route.ts'
+import type { Route, SocketRoute, UncheckedCall } from './route.ts'
 
 export interface Requirement {
   targets: Target[]
@@ -16,9 +16,8 @@ export function requirementOf(operation: Route, call: UncheckedCall): Requiremen
   return { targets: targets ? targets(call) : pathTargets(operation.path, call.params), bits: bitsOf(operation) }
 }
 
-/** A WebSocket carries input to a program. */
-export function socketRequirement(path: string, params: Record<string, string>): Requirement {
-  return { targets: pathTargets(path, params), bits: action.control }
+export function socketRequirement(route: SocketRoute, params: Record<string, string>): Requirement {
+  return { targets: pathTargets(route.path, params), bits: action[route.action ?? 'control'] }
 }
 
 function bitsOf({ action: declared, scope, method }: Route): number {

@@ -52,6 +52,9 @@ const commonErrors: Record<number, string> = {
   503: 'A part of the platform is temporarily unavailable; retry after `Retry-After`.',
 }
 
+/** The Postgres operations answer 401 instead. */
+const caveatErrors: Record<number, string> = { 403: 'The caveats of the token do not permit this.' }
+
 const idempotencyErrors: Record<number, string> = {
   409: 'A request with the same `Idempotency-Key` is still running.',
   422: 'A quota of the organization would be exceeded (the code is then `quota_exceeded`), or the `Idempotency-Key` was used with a different request.',
@@ -63,6 +66,7 @@ const descriptionWithoutBody = 'Success; the response has no body.'
 const responseNames: ComponentNames = {
   [commonErrors[400]!]: 'BadRequest',
   [commonErrors[401]!]: 'Unauthorized',
+  [caveatErrors[403]!]: 'NotPermitted',
   [commonErrors[413]!]: 'PayloadTooLarge',
   [commonErrors[429]!]: 'TooManyRequests',
   [commonErrors[500]!]: 'InternalError',
@@ -150,7 +154,12 @@ function parametersOf(place: 'path' | 'query', object: TObject | undefined, sche
 function responsesOf(area: Area, route: Route, schemas: Json): Json {
   const headers = { 'fly-request-id': { $ref: '#/components/headers/fly-request-id' } }
   const problem = refer(area === 'platform' ? PlatformProblem : SandboxProblem, schemas)
-  const errors = { ...commonErrors, ...(route.method === 'POST' ? idempotencyErrors : {}), ...ownErrors(route) }
+  const errors = {
+    ...commonErrors,
+    ...(route.tag === 'Postgres' ? {} : caveatErrors),
+    ...(route.method === 'POST' ? idempotencyErrors : {}),
+    ...ownErrors(route),
+  }
   const content = contentOf(route, schemas)
   const responses: Json = {
     [route.status]: {

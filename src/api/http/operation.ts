@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import type { ErrorObject } from 'ajv'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HTTPMethods } from 'fastify'
 import { requireAccess } from '../../actions/account/access.ts'
@@ -169,11 +170,12 @@ async function answer(ctx: LiveContext, operation: Route, request: FastifyReques
   )
 }
 
-/** Empty for a token as it was issued. */
+/** Empty for a token as it was issued; otherwise it ends with a space, which keys cannot contain. */
 function attenuationOf(credentials: readonly Credential[]): string {
-  return credentials
-    .map(({ hash, attenuation }) => attenuation?.digest ?? (credentials.length > 1 ? hash.toString('base64url') : ''))
-    .join(' ')
+  const [first] = credentials
+  if (credentials.length <= 1) return first?.attenuation ? `${first.attenuation.digest} ` : ''
+  const all = credentials.map(({ hash, attenuation }) => `${hash.toString('base64')} ${attenuation?.digest}`).join(' ')
+  return `${createHash('sha256').update(all).digest('base64url')} `
 }
 
 async function run(operation: Route, call: Call<unknown, unknown, unknown>): Promise<Answer | StreamAnswer> {

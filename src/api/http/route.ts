@@ -147,6 +147,8 @@ export interface SocketRoute {
   id: string
   tag: string
   summary: string
+  /** Nothing that the client sends does more than this; `control` when omitted. */
+  action?: 'read'
   open(call: Omit<Call<Record<string, string>, never, never>, 'query' | 'body'>): Promise<OpenSocket>
 }
 

@@ -112,7 +112,7 @@ async function open(
   const credentials = readCredentials(request.headers.authorization, options.context.encryptionKey)
   const found = match(pathOf(request))
   if (!found) throw notFound(`no such path: ${pathOf(request)}`)
-  const { targets, bits } = socketRequirement(found.route.path, found.params)
+  const { targets, bits } = socketRequirement(found.route, found.params)
   const base = { ...options.context, area: options.area }
   const credential =
     credentials.length === 1 ? credentials[0]! : await chooseCredential(base, credentials, targets, bits)

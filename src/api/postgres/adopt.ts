@@ -34,6 +34,7 @@ export const adoptRoutes: Route[] = [
     method: 'POST',
     path: '/v1/postgres/adopt',
     id: 'adoptClusters',
+    targets: 'none', // only for tokens without appended caveats
     tag: 'Postgres',
     summary: 'Adopt clusters from the repository',
     description:
@@ -54,6 +55,7 @@ export const adoptRoutes: Route[] = [
     method: 'GET',
     path: '/v1/postgres/adopt',
     id: 'getAdoption',
+    targets: 'none', // only for tokens without appended caveats
     tag: 'Postgres',
     summary: 'Show the progress of the newest adoption',
     description: 'Requires a root token.',

@@ -17,6 +17,7 @@ export const fileSockets: SocketRoute[] = [
     id: 'watchFiles',
     tag: 'Files',
     summary: 'Watch files',
+    action: 'read',
     open: async ({ ctx, params }) => {
       const sandbox = await openSandbox(ctx, params.name!, 'read')
       return { run: (socket) => serveWatch(ctx, sandbox, socket) }

@@ -11,6 +11,7 @@ export const portSockets: SocketRoute[] = [
     id: 'watchPorts',
     tag: 'Ports',
     summary: 'Watch the open ports of a sandbox',
+    action: 'read',
     open: async ({ ctx, params }) => {
       const sandbox = await openSandbox(ctx, params.name!, 'read')
       return {
