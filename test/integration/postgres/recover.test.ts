@@ -369,9 +369,10 @@ describe('the health of a cluster', () => {
       fake.dataProblems.set(id, problem)
       await until(async () => (await show()).health.status === 'down')
       expect((await show()).health.reason).toBe(`${problem}; run: berth postgres recover ${id}`)
-      await platform.sql('delete from backup')
-      await platform.sql('update stretch set latest_at = null')
+      // WAL after every backup is missing, also after those that are made meanwhile.
+      await platform.sql(`update stretch set latest_at = null, after_hole = true, from_lsn = '0/F000000'`)
       await until(async () => (await show()).health.reason === `${problem}; there is no backup to recover it from`)
+      await platform.sql('update stretch set after_hole = false')
       fake.dataProblems.clear()
       await until(async () => (await show()).health.status === 'ok')
     },
