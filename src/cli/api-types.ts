@@ -743,6 +743,7 @@ export interface Volume {
   attached_machine_id: string | null
   attached_alloc_id: string | null
   created_at: string
+  updated_at: string
   fstype: string
   type: string
   host_status: string
