@@ -268,6 +268,10 @@ export interface Machine {
     owner: string
   }
   failure?: string
+  restart_count: number
+  last_exit?: Record<string, unknown>
+  next_restart_at?: string
+  warnings?: string[]
   app_name?: string
 }
 

@@ -45,6 +45,7 @@ function machine(id: string, change: Partial<Machine> = {}): Machine {
     private_ip: '',
     image_ref: { registry: 'docker.io', repository: 'library/x', tag: '', digest: '', labels: {} },
     cordoned: false,
+    restart_count: 0,
     config: { image: 'x' },
     checks,
     ...times,
