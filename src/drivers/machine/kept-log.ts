@@ -58,9 +58,9 @@ export async function keepLog(paths: MachinePaths): Promise<void> {
   }
 }
 
-/** The directory of the log of a machine, which may have been removed. */
+/** The directory of the log of a machine, which may have been removed or not started yet. */
 export function findLog(paths: MachinePaths): string {
-  return existsSync(paths.log) ? paths.log : paths.keptLog
+  return !existsSync(paths.log) && existsSync(paths.keptLog) ? paths.keptLog : paths.log
 }
 
 /** The pipes of both streams are empty when the line that ends each of them is in the log. */

@@ -18,7 +18,7 @@ export function describeSilentServices(services: MachineService[], listening: Li
     if (sockets.some(({ address }) => isReachable(address))) return []
     const elsewhere = sockets.map(({ address }) => address).join(', ')
     const what = elsewhere
-      ? `the program listens on ${elsewhere}, which the edge cannot reach; it has to listen on 0.0.0.0`
+      ? `the program listens on ${elsewhere}, and the edge connects over IPv4 only`
       : `nothing listens on ${protocol} port ${port}, the internal_port of a service`
     return [`${what}; requests to the service fail`]
   })
@@ -28,7 +28,8 @@ function portOf(address: string): number {
   return Number(address.slice(address.lastIndexOf(':') + 1))
 }
 
+/** Loopback addresses are reachable too, and a socket on all IPv6 addresses usually takes IPv4 as well. */
 function isReachable(address: string): boolean {
   const host = address.slice(0, address.lastIndexOf(':'))
-  return host === '[::]' || (isIPv4(host) && !host.startsWith('127.'))
+  return host === '[::]' || isIPv4(host)
 }

@@ -245,7 +245,7 @@ describe.runIf(isRoot())('machines of private networks', () => {
       expect(await hostReaches(machine.address, 80)).toBe('machine')
       await machine.stop()
       await until(() => !listLinks().includes(`bm${bench.home.number}-1`))
-      for (const address of [boxAddress(bench.home.number, 900), machineAddress(bench.home.number, 2, 1)])
+      for (const address of [boxAddress(bench.home.number, 900), machineAddress(bench.home.number, 7, 1)])
         await expect(run('ip', ['route', 'get', address])).rejects.toThrow(/unreachable|No route to host/)
     } finally {
       await removeUnreachableRoutes(bench.home)
