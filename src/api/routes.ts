@@ -8,6 +8,7 @@ import { attachmentRoutes } from './app/attachment.ts'
 import { certificateRoutes } from './app/certificate.ts'
 import { identityRoutes } from './app/identity.ts'
 import { ipRoutes } from './app/ip.ts'
+import { kmsTokenRoutes } from './app/kms-token.ts'
 import { machineRoutes } from './app/machine.ts'
 import { machineCommandRoutes } from './app/machine-command.ts'
 import { machineExecRoutes } from './app/machine-exec.ts'
@@ -77,6 +78,7 @@ export const platformRoutes: Route[] = [
   ...tokenRoutes,
   ...tokenCheckRoutes,
   ...identityRoutes,
+  ...kmsTokenRoutes,
   ...regionRoutes,
   ...graphqlRoutes,
   ...flyctlRoutes,

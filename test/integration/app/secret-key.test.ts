@@ -152,3 +152,13 @@ describe('keys of an app', () => {
     expect(await platform.sql('select 1 from secret_key')).toEqual([])
   })
 })
+
+test('a token for a separate key service is refused with what to use instead, and only to callers who are known', async () => {
+  const ask = (options: object) => platform.call('POST', '/v1/tokens/kms', options)
+  expect((await ask({ token: null })).status).toBe(401)
+  for (const options of [{}, { token: null, headers: { 'berth machine': 'fdaa:0:1:0:1:0:1:2' } }])
+    expect(await ask(options)).toMatchObject({
+      status: 404,
+      body: { error: expect.stringContaining('/v1/apps/{app_name}/secretkeys') },
+    })
+})

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { describeSilentServices } from './machine-warning.ts'
+import { describeSilentServices } from './machine-port.ts'
 
 const warningsOf = (service: object, ...addresses: string[]) =>
   describeSilentServices(
