@@ -9,6 +9,8 @@ const ticksPerSecond = 100
 const pageBytes = 4096
 /** A program can have megabytes of arguments. */
 const maxCommandBytes = 4096
+/** The kernel lists TCP sockets that listen before all others, of which a program can have very many. */
+const maxSocketBytes = 128 * 1024
 /** The open files that are inspected for sockets, of all processes together. */
 const maxDescriptors = 20_000
 const batchSize = 25
@@ -72,9 +74,9 @@ const kinds = { tcp: listenState, tcp6: listenState, udp: unconnected, udp6: unc
 export function listListening(pid: number): Map<string, ListenSocket> {
   const sockets = new Map<string, ListenSocket>()
   for (const [proto, state] of Object.entries(kinds)) {
-    for (const line of (read(`/proc/${pid}/net/${proto}`) ?? '').split('\n').slice(1)) {
+    for (const line of readStart(`/proc/${pid}/net/${proto}`, maxSocketBytes).split('\n').slice(1)) {
       const words = line.trim().split(/\s+/)
-      if (words[3] === state) sockets.set(words[9]!, { proto, address: readAddress(words[1]!) })
+      if (words[3] === state && words[9]) sockets.set(words[9], { proto, address: readAddress(words[1]!) })
     }
   }
   return sockets
@@ -105,13 +107,16 @@ function read(file: string): string | undefined {
   }
 }
 
-/** Returns the first bytes of a file, none if it cannot be read. */
+/** Returns the first bytes of a file, none if it cannot be read. The kernel returns a part of a page with each read. */
 function readStart(file: string, bytes: number): string {
   try {
     const descriptor = openSync(file, 'r')
     try {
       const buffer = Buffer.alloc(bytes)
-      return buffer.toString('utf8', 0, readSync(descriptor, buffer))
+      let length = 0
+      for (let count = -1; count !== 0 && length < bytes; length += count)
+        count = readSync(descriptor, buffer, length, bytes - length, null)
+      return buffer.toString('utf8', 0, length)
     } finally {
       closeSync(descriptor)
     }

@@ -83,7 +83,7 @@ export async function removeMachine(host: MachineHost, id: string, slot: number)
   const { home, supervisor, cgroups } = host
   const paths = machinePaths(home, id)
   await killMachine(host, id)
-  await keepLog(paths)
+  await keepLog(paths).catch(() => undefined) // the removal has to succeed on a full disk, because it frees space
   for (const name of [paths.supervisedName, paths.errorLogName]) await supervisor.removeService(name)
   await removeBoxNetwork(home, slot)
   await removeUnusedBridges(home)

@@ -26,3 +26,8 @@ test('several services with one port are described once', () => {
   const service = { internal_port: 8080, ports: [{ port: 80 }] }
   expect(describeSilentServices([service, { ...service, ports: [{ port: 443 }] }], [])).toHaveLength(1)
 })
+
+test('the description stays short for a program with many sockets', () => {
+  const addresses = Array.from({ length: 1000 }, (_, nth) => `[fdaa::${nth.toString(16)}]:8080`)
+  expect(warningsOf({}, ...addresses)[0]!.length).toBeLessThan(200)
+})

@@ -45,16 +45,25 @@ export function lookAtPorts(machine: Machine, world: World, since: number): Port
   }
 }
 
+// A tenant decides about both numbers.
+const maxServices = 20
+const maxAddresses = 3
+
 /** Describes the services whose port the edge, which connects over IPv4, cannot reach. */
 export function describeSilentServices(services: MachineService[], listening: ListenSocket[]): string[] {
   const ports = new Map(
-    services.map(({ protocol = 'tcp', internal_port }) => [`${protocol} ${internal_port}`, protocol]),
+    services
+      .slice(0, maxServices)
+      .map(({ protocol = 'tcp', internal_port }) => [`${protocol} ${internal_port}`, protocol]),
   )
   return [...ports].flatMap(([key, protocol]) => {
     const port = Number(key.split(' ')[1])
     const sockets = listening.filter(({ proto, address }) => proto.startsWith(protocol) && portOf(address) === port)
     if (sockets.some(({ address }) => isReachable(address))) return []
-    const elsewhere = sockets.map(({ address }) => address).join(', ')
+    const elsewhere = sockets
+      .slice(0, maxAddresses)
+      .map(({ address }) => address)
+      .join(', ')
     const what = elsewhere
       ? `the program listens on ${elsewhere}, and the edge connects over IPv4 only`
       : `nothing listens on ${protocol} port ${port}, the internal_port of a service`
