@@ -189,7 +189,9 @@ async function ensureAddress(
 
 /** Machines of one group have the same configuration, so what they have in common is shown once. */
 async function warnAbout({ note }: DeployContext, rollout: Rollout, ids: string[]): Promise<string[]> {
-  const found = new Set((await Promise.all(ids.map((id) => readWarnings(rollout, id)))).flat())
+  // The deployment has succeeded by now, whatever becomes of its machines.
+  const read = (id: string) => readWarnings(rollout, id).catch(() => [])
+  const found = new Set((await Promise.all(ids.map(read))).flat())
   for (const text of found) note(`warning: ${text}`)
   return [...found]
 }

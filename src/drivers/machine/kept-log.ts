@@ -63,11 +63,15 @@ export function findLog(paths: MachinePaths): string {
   return !existsSync(paths.log) && existsSync(paths.keptLog) ? paths.keptLog : paths.log
 }
 
+const lastWord = 'destroyed'
+
 /** The pipes of both streams are empty when the line that ends each of them is in the log. */
 async function waitForLoggers(paths: MachinePaths): Promise<void> {
-  const awaited: (typeof streams)[number][] = writePlatformLine(paths, 'destroyed') ? [...streams] : ['stdout']
-  const isWritten = () => awaited.every((stream) => lastLine(`${paths.log}/${stream}/current`).includes(platformMark))
-  await waitUntil(isWritten, loggerSeconds)
+  const hasLogger = writePlatformLine(paths, lastWord)
+  const endsWith = (stream: (typeof streams)[number], text: string) =>
+    lastLine(`${paths.log}/${stream}/current`).includes(`${platformMark}${text}`)
+  // The finish script reports each exit on standard output.
+  await waitUntil(() => endsWith('stdout', '') && (!hasLogger || endsWith('stderr', lastWord)), loggerSeconds)
 }
 
 const tailBytes = 4096

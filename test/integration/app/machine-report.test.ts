@@ -102,6 +102,19 @@ describe('a service on whose port nothing listens', () => {
   })
 })
 
+test('the log of a machine that destroyed itself can be read by its id', async () => {
+  const id = await started({}, { auto_destroy: true, restart: { policy: 'no' } })
+  fake.machines.machines.get(id)!.log.push({ at: 1, stream: 'stderr', text: 'no settings' })
+  fake.machines.end(id, { exitCode: 3 })
+  await look()
+  expect(await show(id)).toMatchObject({ state: 'destroyed', last_exit: { exit_code: 3 } })
+  const { body } = await call('GET', id, '/logs')
+  expect(JSON.stringify(body)).toContain('no settings')
+  const page = (query: string) => platform.call('GET', `/api/v1/apps/shop/logs${query}`)
+  expect(JSON.stringify((await page(`?instance=${id}`)).body)).toContain('no settings')
+  expect(JSON.stringify((await page('')).body)).not.toContain('no settings')
+})
+
 test('options of resolv.conf that were stored as text become objects', async () => {
   const sql = platform.sql
   const id = await started({}, { dns: { options: ['edns0'], searches: ['a.internal'] } })

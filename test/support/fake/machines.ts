@@ -24,6 +24,8 @@ type Called = <T>(value: T) => Promise<T>
 /** A machine driver that keeps machines in memory. Tests end programs with `end`. */
 export class FakeMachines {
   readonly machines = new Map<string, FakeMachine>()
+  /** The logs of removed machines. */
+  readonly keptLogs = new Map<string, LogLine[]>()
   /** Makes starts fail with this message. */
   startProblem: string | undefined
   /** Makes programs exit at once with this code. */
@@ -125,9 +127,9 @@ export class FakeMachines {
         return called(fits)
       },
       reclaimMemory: (_id, bytes) => called(Math.min(bytes, 3 * 1024 ** 2)),
-      readLog: (id, lines) => called((this.machines.get(id)?.log ?? []).slice(-lines)),
+      readLog: (id, lines) => called(this.logOf(id).slice(-lines)),
       readLogAfter: (id, afterMs, lines) => {
-        const later = (this.machines.get(id)?.log ?? []).filter(({ at }) => at > afterMs)
+        const later = this.logOf(id).filter(({ at }) => at > afterMs)
         return called(
           takeWithTies(
             later.toSorted((a, b) => a.at - b.at),
@@ -137,10 +139,15 @@ export class FakeMachines {
       },
       followLog: (id, lines, signal) => this.follow(id, lines, signal),
       removeMachine: (id) => {
+        this.keptLogs.set(id, this.logOf(id))
         this.machines.delete(id)
         return called(undefined)
       },
     }
+  }
+
+  private logOf(id: string): LogLine[] {
+    return this.machines.get(id)?.log ?? this.keptLogs.get(id) ?? []
   }
 
   private async *follow(id: string, lines: number, signal: AbortSignal): AsyncGenerator<LogLine> {
