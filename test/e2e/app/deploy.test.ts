@@ -219,6 +219,15 @@ ${more}`
   expect(await said('machine', 'exec', keeper.id, '-a', 'store', '--', 'cat', '/data/seen')).toBe('one\ntwo\ntwo\n')
 }, 120_000)
 
+test('a program that exits at once is not deployed as a success', async () => {
+  write({ app: 'crash', version: 'x', more: `[processes]\n  app = "sh -c 'echo no settings >&2; exit 1'"` })
+  const { code, err } = await run('deploy', '--ha', 'false', '--wait-timeout', '15')
+  rmSync(`${directory}/berth.toml`)
+  expect([code, err]).toEqual([1, expect.stringMatching(/did not pass within 15 s: its program was restarted/)])
+  expect(err).toMatch(/last exited with code 1.*no settings$/ms)
+  expect(await said('machine', 'list', '-a', 'crash')).toMatch(/ started.*restarts? +0 of 1 pass/)
+}, 120_000)
+
 test('a port that nothing listens on is reported', async () => {
   const options = ['-a', 'wrong', '--image', image, '--ha', 'false', '-e', 'VERSION=x']
   const shown = await run('deploy', ...options, '--internal-port', '9999')
