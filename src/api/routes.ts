@@ -9,6 +9,7 @@ import { attachmentRoutes } from './app/attachment.ts'
 import { certificateRoutes } from './app/certificate.ts'
 import { identityRoutes } from './app/identity.ts'
 import { ipRoutes } from './app/ip.ts'
+import { kmsTokenRoutes } from './app/kms-token.ts'
 import { machineRoutes } from './app/machine.ts'
 import { machineCommandRoutes } from './app/machine-command.ts'
 import { machineExecRoutes } from './app/machine-exec.ts'
@@ -78,6 +79,7 @@ export const platformRoutes: Route[] = [
   ...tokenRoutes,
   ...tokenCheckRoutes,
   ...identityRoutes,
+  ...kmsTokenRoutes,
   ...regionRoutes,
   ...graphqlRoutes,
   ...flyctlRoutes,

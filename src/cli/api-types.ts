@@ -268,6 +268,10 @@ export interface Machine {
     owner: string
   }
   failure?: string
+  restart_count: number
+  last_exit?: Record<string, unknown>
+  next_restart_at?: string
+  warnings?: string[]
   app_name?: string
 }
 
@@ -745,6 +749,7 @@ export interface Volume {
   attached_machine_id: string | null
   attached_alloc_id: string | null
   created_at: string
+  updated_at: string
   fstype: string
   type: string
   host_status: string

@@ -8,6 +8,7 @@ import type { PoolerDriver } from '../drivers/postgres/pooler/driver.ts'
 import type { Repository } from '../drivers/repository/driver.ts'
 import type { VolumeDriver } from '../drivers/volume/driver.ts'
 import type { Attenuation } from '../model/account/macaroon.ts'
+import type { NameRecords } from '../model/app/certificate.ts'
 import { unavailable } from '../model/errors.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import type { MachineFeed } from '../store/app/machine-feed.ts'
@@ -56,7 +57,7 @@ export interface LiveContext {
   /** Writes the root token to its file. Undefined when the configuration sets the token. */
   writeRootToken: ((token: string) => void) | undefined
   /** Looks up the DNS records of a host name. */
-  lookUpName(hostname: string, known: string[]): Promise<{ a: string[]; aaaa: string[]; cname: string[] }>
+  lookUpName(hostname: string, known: string[]): Promise<NameRecords>
 }
 
 const deadlineSeconds = 10

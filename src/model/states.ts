@@ -35,8 +35,15 @@ export type Outcome<T, S extends keyof T> = T[S] extends { outcomes: infer O } ?
 export function nextState(table: StateTable, from: string, event: string): string {
   const row = table[from]
   const to = row?.commands?.[event] ?? row?.outcomes?.[event]
-  if (to === undefined) throw wrongState(from, event, commandsIn(table, from))
+  if (to === undefined) throw wrongState(from, event, offeredCommands(table, from))
   return to
+}
+
+/** Commands that only the platform gives. The API has no operation of these names, so refusals do not offer them. */
+const ownCommands: ReadonlySet<string> = new Set(['launch', 'use', 'remove', 'abandon', 'expire'])
+
+function offeredCommands(table: StateTable, state: string): string[] {
+  return commandsIn(table, state).filter((command) => !ownCommands.has(command))
 }
 
 export function commandsIn(table: StateTable, state: string): string[] {

@@ -14,7 +14,7 @@ import {
 } from '../../model/app/secret-key.ts'
 import { badRequest, conflict, notFound } from '../../model/errors.ts'
 import { seal, unseal } from '../../model/seal.ts'
-import { nextSecretsVersion } from '../../store/app/secret.ts'
+import { nextSecretsVersion, readSecretsVersion } from '../../store/app/secret.ts'
 import {
   countSecretKeys,
   findSecretKey,
@@ -25,17 +25,37 @@ import {
 import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
 import type { Tx } from '../../store/db.ts'
 import { type Context, checked } from '../context.ts'
+import { requireVersion } from './secret.ts'
 
-export async function listSecretKeysOf(ctx: Context, appName: string, types: string | undefined): Promise<SecretKey[]> {
+/** A key of an app. Reading it fails if the stored version of the app's keys is older than `minVersion`. */
+export interface KeyRef {
+  app: string
+  name: string
+  minVersion: number
+}
+
+export async function listSecretKeysOf(
+  ctx: Context,
+  appName: string,
+  query: { types?: string | undefined; minVersion: number },
+): Promise<SecretKey[]> {
+  const { types } = query
   const wanted = await checked(ctx, () => (types ? types.split(',').map(readKeyType) : undefined))
   const { app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  await requireKeysVersion(ctx, app.id, query)
   const keys = await listSecretKeys(ctx.db, app.id)
   return keys.filter(({ type }) => wanted === undefined || wanted.includes(type))
 }
 
-export async function getSecretKey(ctx: Context, appName: string, name: string): Promise<SecretKey> {
+export async function getSecretKey(ctx: Context, { app: appName, name, minVersion }: KeyRef): Promise<SecretKey> {
   const { app } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  await requireKeysVersion(ctx, app.id, { minVersion })
   return requireKey(name.includes('\0') ? undefined : await findSecretKey(ctx.db, app.id, name))
+}
+
+/** Reads the version before the keys, which can therefore only be newer. */
+async function requireKeysVersion(ctx: Context, appId: string, query: Pick<KeyRef, 'minVersion'>): Promise<void> {
+  if (query.minVersion > 0) requireVersion(await readSecretsVersion(ctx.db, appId), query)
 }
 
 export interface ChangedKey {
@@ -76,35 +96,33 @@ export async function deleteSecretKey(ctx: Context, appName: string, name: strin
 /** Using a key reveals as much as having it, so read-only tokens are rejected. */
 async function withKey<T>(
   ctx: Context,
-  appName: string,
-  name: string,
+  ref: KeyRef,
   use: (type: SecretKeyType, key: Buffer) => T | Promise<T>,
 ): Promise<T> {
-  const { caller } = await getVisibleApp(ctx.db, ctx.tokenHash, appName)
+  const { caller } = await getVisibleApp(ctx.db, ctx.tokenHash, ref.app)
   requireWriter(caller)
-  const { type, key } = await getSecretKey(ctx, appName, name)
+  const { type, key } = await getSecretKey(ctx, ref)
   return use(type, unseal(ctx.encryptionKey, key))
 }
 
-export function encryptWith(ctx: Context, app: string, name: string, text: Buffer, associated: Buffer) {
-  return withKey(ctx, app, name, (type, key) => encryptText(type, key, text, associated))
+export function encryptWith(ctx: Context, ref: KeyRef, text: Buffer, associated: Buffer) {
+  return withKey(ctx, ref, (type, key) => encryptText(type, key, text, associated))
 }
 
-export function decryptWith(ctx: Context, app: string, name: string, text: Buffer, associated: Buffer) {
-  return withKey(ctx, app, name, (type, key) => decryptText(type, key, text, associated))
+export function decryptWith(ctx: Context, ref: KeyRef, text: Buffer, associated: Buffer) {
+  return withKey(ctx, ref, (type, key) => decryptText(type, key, text, associated))
 }
 
-export function signWithKey(ctx: Context, app: string, name: string, text: Buffer) {
-  return withKey(ctx, app, name, (type, key) => signText(type, key, text))
+export function signWithKey(ctx: Context, ref: KeyRef, text: Buffer) {
+  return withKey(ctx, ref, (type, key) => signText(type, key, text))
 }
 
 export async function verifyWithKey(
   ctx: Context,
-  app: string,
-  name: string,
+  ref: KeyRef,
   { text, signature }: { text: Buffer; signature: Buffer },
 ): Promise<void> {
-  const isValid = await withKey(ctx, app, name, (type, key) => isSignature(type, key, text, signature))
+  const isValid = await withKey(ctx, ref, (type, key) => isSignature(type, key, text, signature))
   if (!isValid) throw badRequest('the signature was not made with this key over this plaintext')
 }
 

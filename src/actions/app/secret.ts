@@ -128,7 +128,7 @@ function shown(ctx: Context, secret: Secret, withValue: boolean): ShownSecret {
   return withValue ? { ...rest, value: unseal(ctx.encryptionKey, value).toString() } : rest
 }
 
-function requireVersion(version: number, { minVersion }: SecretQuery): void {
+export function requireVersion(version: number, { minVersion }: Pick<SecretQuery, 'minVersion'>): void {
   if (version >= minVersion) return
   throw new BerthError(
     'precondition_failed',

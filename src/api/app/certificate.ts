@@ -9,7 +9,7 @@ import {
   requestCertificate,
   type ShownHost,
 } from '../../live/app/certificate.ts'
-import { describeCertificate, type Host } from '../../model/app/certificate.ts'
+import { describeCertificate, type Host, type NameRecords } from '../../model/app/certificate.ts'
 import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, noApp, notAllowed } from './error-text.ts'
@@ -24,6 +24,7 @@ const Time = Type.String({ format: 'date-time' })
 const OptionalTime = Type.Union([Time, Type.Null()])
 const Status = Type.Enum(['active', 'pending_ownership', 'pending_validation'])
 const Texts = Type.Array(Type.String())
+const OptionalText = Type.Union([Type.String(), Type.Null()])
 
 const Summary = Type.Object(
   {
@@ -87,7 +88,15 @@ const Detail = Type.Object({ ...detailFields, warning: Type.Optional(Type.String
 const Checked = Type.Object(
   {
     ...detailFields,
-    dns_records: Type.Object({ a: Texts, aaaa: Texts, cname: Texts, resolved_addresses: Texts }),
+    dns_records: Type.Object({
+      a: Texts,
+      aaaa: Texts,
+      cname: Texts,
+      resolved_addresses: Texts,
+      soa: OptionalText,
+      acme_challenge_cname: OptionalText,
+      ownership_txt: OptionalText,
+    }),
   },
   { title: 'CertificateCheck' },
 )
@@ -205,7 +214,7 @@ export const certificateRoutes: Route[] = [
       return {
         ...view,
         validation: { ...view.validation, dns_configured: isHere },
-        dns_records: { ...found, resolved_addresses: resolved },
+        dns_records: recordsView(found),
       }
     },
   }),
@@ -314,6 +323,18 @@ function issuedView(certificate: Host['certificates'][number]) {
     expires_at: expires,
     issuer,
     issued: [{ type, expires_at: expires, certificate_authority: issuer }],
+  }
+}
+
+function recordsView({ a, aaaa, cname, soa, acmeChallengeCname, ownershipTxt }: NameRecords) {
+  return {
+    a,
+    aaaa,
+    cname,
+    resolved_addresses: [...a, ...aaaa],
+    soa,
+    acme_challenge_cname: acmeChallengeCname,
+    ownership_txt: ownershipTxt,
   }
 }
 

@@ -1,11 +1,11 @@
 import { Type } from 'typebox'
-import type { MachineDetails, MachineEvent } from '../../model/app/machine.ts'
+import type { ExitEvent, MachineDetails, MachineEvent } from '../../model/app/machine.ts'
 import { machineStates } from '../../model/app/machine.ts'
 import type { MachineConfig } from '../../model/app/machine-config.ts'
 import { readImage } from '../../model/app/machine-config-check.ts'
 import { machineAddress } from '../../model/network.ts'
 import type { PlatformSettings } from '../../model/settings.ts'
-import { type Micros, toMillis } from '../../model/time.ts'
+import { type Micros, nowMicros, toMillis } from '../../model/time.ts'
 
 const Time = Type.String({ format: 'date-time' })
 
@@ -75,6 +75,23 @@ export const MachineView = Type.Object(
     nonce: Type.Optional(Type.String({ description: 'The nonce of the requested lease.' })),
     lease: Type.Optional(Type.Object({ description: Type.String(), expires_at: Type.Integer(), owner: Type.String() })),
     failure: Type.Optional(Type.String({ description: 'Why it did not start or was destroyed.' })),
+    restart_count: Type.Integer({
+      description: 'How often its program was restarted after an exit, since the last start.',
+    }),
+    last_exit: Type.Optional(
+      Type.Unsafe<ExitEvent>({
+        type: 'object',
+        additionalProperties: true,
+        description: 'How its program last exited since the last start, in the form of `exit_event`.',
+      }),
+    ),
+    next_restart_at: Type.Optional({ ...Time, description: 'Set while its program is down and will be restarted.' }),
+    warnings: Type.Optional(
+      Type.Array(Type.String(), {
+        description:
+          'What is wrong although it runs, such as a service whose `internal_port` nothing listens on. Absent until its program was looked at, which takes some seconds after a start.',
+      }),
+    ),
     app_name: Type.Optional(Type.String()),
   },
   { title: 'Machine' },
@@ -105,6 +122,7 @@ export function machineView(settings: PlatformSettings, machine: MachineDetails,
     updated_at: wholeSeconds(machine.updatedAt),
     cordoned: machine.cordoned,
     ...(machine.failure !== null && { failure: machine.failure }),
+    ...programView(machine),
     ...(!options.summary && {
       config: machine.config,
       incomplete_config: null,
@@ -115,6 +133,17 @@ export function machineView(settings: PlatformSettings, machine: MachineDetails,
     ...(options.includeNonce && lease && { nonce: lease.nonce }),
     ...(options.includeLease &&
       lease && { lease: { description: lease.description, expires_at: lease.expiresAt, owner: lease.owner } }),
+  }
+}
+
+/** A restart that is due has probably happened: exits are recorded, and restarts are not. */
+function programView({ restartCount, lastExit, nextRestartAt, warnings }: MachineDetails) {
+  const isDown = nextRestartAt !== null && nextRestartAt > nowMicros()
+  return {
+    restart_count: restartCount,
+    ...(lastExit && { last_exit: lastExit }),
+    ...(isDown && { next_restart_at: new Date(toMillis(nextRestartAt)).toISOString() }),
+    ...(warnings && { warnings }),
   }
 }
 

@@ -6,6 +6,7 @@ import {
   encryptWith,
   generateSecretKey,
   getSecretKey,
+  type KeyRef,
   listSecretKeysOf,
   setSecretKey,
   signWithKey,
@@ -16,7 +17,7 @@ import { toRfc3339 } from '../../model/time.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, noApp, notAllowed } from './error-text.ts'
 import { ByApp } from './params.ts'
-import { versionFields, versionView } from './secret.ts'
+import { older, readMinVersion, type VersionQuery, versionFields, versionQuery, versionView } from './secret.ts'
 
 const ByKey = Type.Object({
   ...ByApp.properties,
@@ -52,6 +53,7 @@ const Kind = Type.String({
 
 const noKey = `${noApp} Or: it has no such key.`
 const base = '/v1/apps/{app_name}/secretkeys'
+const ByVersion = Type.Object(versionQuery)
 
 export const secretKeyRoutes: Route[] = [
   route({
@@ -63,15 +65,20 @@ export const secretKeyRoutes: Route[] = [
     scope: 'read',
     params: ByApp,
     query: Type.Object({
+      ...versionQuery,
       types: Type.Optional(Type.String({ description: 'Only keys of these types, separated by commas.' })),
     }),
     status: 200,
     response: Type.Object({ secret_keys: Type.Array(KeyView) }, { title: 'SecretKeyList' }),
-    errors: { 403: foreignApp, 404: noApp },
+    errors: { 403: foreignApp, 404: noApp, 412: older },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params, query }) => ({
-      secret_keys: (await listSecretKeysOf(ctx, params.app_name, query.types)).map(keyView),
-    }),
+    run: async ({ ctx, params, query }) => {
+      const found = await listSecretKeysOf(ctx, params.app_name, {
+        types: query.types,
+        minVersion: readMinVersion(query),
+      })
+      return { secret_keys: found.map(keyView) }
+    },
   }),
   route({
     method: 'GET',
@@ -81,11 +88,12 @@ export const secretKeyRoutes: Route[] = [
     summary: 'Show a key without its secret part',
     scope: 'read',
     params: ByKey,
+    query: ByVersion,
     status: 200,
     response: KeyView,
-    errors: { 403: foreignApp, 404: noKey },
+    errors: { 403: foreignApp, 404: noKey, 412: older },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params }) => keyView(await getSecretKey(ctx, params.app_name, params.key_name)),
+    run: async ({ ctx, params, query }) => keyView(await getSecretKey(ctx, keyRef(params, query))),
   }),
   route({
     method: 'POST',
@@ -148,15 +156,16 @@ export const secretKeyRoutes: Route[] = [
       'With `xaes256gcm` and `nacl_secretbox` the result starts with the nonce. With `nacl_box` it is a sealed box, which needs only the public key.',
     scope: 'write',
     params: ByKey,
+    query: ByVersion,
     body: Type.Object({ plaintext: Bytes, associated_data: Type.Optional(Bytes) }),
     ignoreNulls: true,
     status: 200,
     response: Type.Object({ ciphertext: Type.String() }, { title: 'Ciphertext' }),
-    errors: { 403: notAllowed, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey, 412: older },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params, body }) => {
+    run: async ({ ctx, params, query, body }) => {
       const [text, associated] = [readBytes(body.plaintext), readBytes(body.associated_data)]
-      return { ciphertext: written(await encryptWith(ctx, params.app_name, params.key_name, text, associated)) }
+      return { ciphertext: written(await encryptWith(ctx, keyRef(params, query), text, associated)) }
     },
   }),
   route({
@@ -167,15 +176,16 @@ export const secretKeyRoutes: Route[] = [
     summary: 'Decrypt with a key',
     scope: 'write',
     params: ByKey,
+    query: ByVersion,
     body: Type.Object({ ciphertext: Bytes, associated_data: Type.Optional(Bytes) }),
     ignoreNulls: true,
     status: 200,
     response: Type.Object({ plaintext: Type.String() }, { title: 'Plaintext' }),
-    errors: { 403: notAllowed, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey, 412: older },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params, body }) => {
+    run: async ({ ctx, params, query, body }) => {
       const [text, associated] = [readBytes(body.ciphertext), readBytes(body.associated_data)]
-      return { plaintext: written(await decryptWith(ctx, params.app_name, params.key_name, text, associated)) }
+      return { plaintext: written(await decryptWith(ctx, keyRef(params, query), text, associated)) }
     },
   }),
   route({
@@ -186,13 +196,14 @@ export const secretKeyRoutes: Route[] = [
     summary: 'Sign with a key',
     scope: 'write',
     params: ByKey,
+    query: ByVersion,
     body: Type.Object({ plaintext: Bytes }),
     status: 200,
     response: Type.Object({ signature: Type.String() }, { title: 'Signature' }),
-    errors: { 403: notAllowed, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey, 412: older },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params, body }) => ({
-      signature: written(await signWithKey(ctx, params.app_name, params.key_name, readBytes(body.plaintext))),
+    run: async ({ ctx, params, query, body }) => ({
+      signature: written(await signWithKey(ctx, keyRef(params, query), readBytes(body.plaintext))),
     }),
   }),
   route({
@@ -204,16 +215,21 @@ export const secretKeyRoutes: Route[] = [
     description: 'The status is 400 when the signature does not match.',
     scope: 'write',
     params: ByKey,
+    query: ByVersion,
     body: Type.Object({ plaintext: Bytes, signature: Bytes }),
     status: 204,
-    errors: { 403: notAllowed, 404: noKey },
+    errors: { 403: notAllowed, 404: noKey, 412: older },
     wrongTypeStatus: 400,
-    run: ({ ctx, params, body }) => {
+    run: ({ ctx, params, query, body }) => {
       const signed = { text: readBytes(body.plaintext), signature: readBytes(body.signature) }
-      return verifyWithKey(ctx, params.app_name, params.key_name, signed)
+      return verifyWithKey(ctx, keyRef(params, query), signed)
     },
   }),
 ]
+
+function keyRef(params: { app_name: string; key_name: string }, query: VersionQuery): KeyRef {
+  return { app: params.app_name, name: params.key_name, minVersion: readMinVersion(query) }
+}
 
 /** Accepts both base64 alphabets. */
 function readBytes(bytes: Bytes | undefined): Buffer {

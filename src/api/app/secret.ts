@@ -34,9 +34,12 @@ const SecretView = Type.Object(
 )
 
 const Version = Type.Integer({ minimum: 0, description: 'Fail when the secrets are older than this version.' })
-const Query = Type.Object({
+export const versionQuery = {
   min_version: Type.Optional(Version),
   version: Type.Optional({ ...Version, description: 'Alias of `min_version`.' }),
+}
+const Query = Type.Object({
+  ...versionQuery,
   show_secrets: Type.Optional(
     Type.Enum(['true', 'false', '1', '0'], {
       description: 'Include the values; not allowed with a read-only token.',
@@ -45,7 +48,7 @@ const Query = Type.Object({
   ),
 })
 
-const older = 'The secrets of the app are older than `min_version`.'
+export const older = 'The secrets of the app are older than `min_version`.'
 const nameRules = 'Names have at most 128 letters, digits and underscores and do not start with a digit.'
 
 export const secretRoutes: Route[] = [
@@ -143,11 +146,17 @@ export const secretRoutes: Route[] = [
   }),
 ]
 
-function readQuery(query: { min_version?: number; version?: number; show_secrets?: string }): SecretQuery {
-  return {
-    show: query.show_secrets === 'true' || query.show_secrets === '1',
-    minVersion: query.min_version ?? query.version ?? 0,
-  }
+function readQuery(query: VersionQuery & { show_secrets?: string }): SecretQuery {
+  return { show: query.show_secrets === 'true' || query.show_secrets === '1', minVersion: readMinVersion(query) }
+}
+
+export interface VersionQuery {
+  min_version?: number
+  version?: number
+}
+
+export function readMinVersion(query: VersionQuery): number {
+  return query.min_version ?? query.version ?? 0
 }
 
 function secretView(secret: ShownSecret) {

@@ -22,6 +22,7 @@ import {
   formatPosition,
   type MachineChange,
   type Rollout,
+  readWarnings,
   rollOut,
   waitUntilUp,
   withLastLogLines,
@@ -54,6 +55,8 @@ export interface DeployResult {
   updated: string[]
   destroyed: string[]
   url: string | undefined
+  /** What the platform found wrong in machines that are up, such as a port on which nothing listens. */
+  warnings: string[]
 }
 
 interface DeployContext {
@@ -96,14 +99,16 @@ export async function runDeployment(context: DeployContext, deployment: Deployme
     const created = await createMissing(rollout, deployment.region, plan)
     for (const { id } of plan.obsolete) await destroyMachine(rollout, id)
     await endRelease(session, release, 'complete')
+    const updated = plan.changes.map(({ machine }) => machine.id)
     return {
       app,
       release: release.version,
       image,
       created,
-      updated: plan.changes.map(({ machine }) => machine.id),
+      updated,
       destroyed: plan.obsolete.map(({ id }) => id),
       url: await findUrl(session, app),
+      warnings: await warnAbout(context, rollout, [...created, ...updated]),
     }
   } catch (error) {
     await endRelease(session, release, 'failed').catch(() => undefined)
@@ -180,6 +185,15 @@ async function ensureAddress(
       `warning: UDP needs a dedicated address, which app ${app} does not have; run "berth ips allocate-v4 -a ${app}"`,
     )
   }
+}
+
+/** Machines of one group have the same configuration, so what they have in common is shown once. */
+async function warnAbout({ note }: DeployContext, rollout: Rollout, ids: string[]): Promise<string[]> {
+  // The deployment has succeeded by now, whatever becomes of its machines.
+  const read = (id: string) => readWarnings(rollout, id).catch(() => [])
+  const found = new Set((await Promise.all(ids.map(read))).flat())
+  for (const text of found) note(`warning: ${text}`)
+  return [...found]
 }
 
 async function createMissing(rollout: Rollout, region: string | undefined, plan: Plan): Promise<string[]> {

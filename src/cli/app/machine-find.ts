@@ -35,8 +35,9 @@ export interface Service {
 }
 
 /** OpenAPI leaves the configuration and the details of events open; these are the parts that the CLI reads. */
-export interface Machine extends Omit<Api.Machine, 'config' | 'events'> {
+export interface Machine extends Omit<Api.Machine, 'config' | 'events' | 'last_exit'> {
   config: MachineConfig
+  last_exit?: ExitEvent
   events?: MachineEvent[]
 }
 
@@ -143,4 +144,10 @@ export function unexpectedState(machine: Machine, state: string): CommandError {
 export function describeExit({ exit_code, guest_signal, oom_killed }: ExitEvent): string {
   if (oom_killed) return 'ran out of memory'
   return guest_signal > 0 ? `was killed by signal ${guest_signal}` : `exited with code ${exit_code}`
+}
+
+/** Describes how often and why the program of a machine was restarted. */
+export function describeRestarts({ restart_count: count, last_exit: exit, next_restart_at: next }: Machine): string {
+  const often = `its program was restarted ${count === 1 ? 'once' : `${count} times`}`
+  return `${often}${exit ? ` and last ${describeExit(exit)}` : ''}${next ? `; it starts again at ${next}` : ''}`
 }

@@ -45,6 +45,7 @@ function machine(id: string, change: Partial<Machine> = {}): Machine {
     private_ip: '',
     image_ref: { registry: 'docker.io', repository: 'library/x', tag: '', digest: '', labels: {} },
     cordoned: false,
+    restart_count: 0,
     config: { image: 'x' },
     checks,
     ...times,
@@ -130,6 +131,15 @@ describe('new versions', () => {
     answers['GET /a'] = () => [200, machine('a', { checks })]
     await expect(roll([machine('a')], { waitSeconds: 0 })).rejects.toThrow(
       'machine a: up did not pass within 0 s: refused',
+    )
+  })
+
+  test('stop when a program whose checks passed has exited and waits for its restart', async () => {
+    const last_exit = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
+    const crash = { restart_count: 2, last_exit, next_restart_at: '2026-01-01T00:00:00.000Z' }
+    answers['GET /a'] = () => [200, machine('a', crash)]
+    await expect(roll([machine('a')], { waitSeconds: 0 })).rejects.toThrow(
+      'machine a is not up after 0 s: its program was restarted 2 times and last exited with code 3; it starts again at 2026',
     )
   })
 

@@ -5,6 +5,7 @@ import { ApiError, CommandError } from '../errors.ts'
 import { type Progress, pollUntil } from '../progress.ts'
 import {
   describeExit,
+  describeRestarts,
   type ExitEvent,
   getMachine,
   type Machine,
@@ -107,20 +108,40 @@ async function waitUntilHealthy(rollout: Rollout, id: string): Promise<void> {
     (seen) => {
       const failing = (seen.checks ?? []).filter(({ status }) => status !== 'passing')
       if (seen.state !== 'started') throw unexpectedState(seen, 'started')
-      if (failing.length === 0) return undefined
+      // A check may have passed just before the program exited.
+      if (failing.length === 0 && !seen.next_restart_at) return undefined
       const names = failing.map(({ name }) => name).join(', ')
-      if (Date.now() > deadline) {
-        const said = failing.map(({ output }) => output).find(Boolean)
-        throw new CommandError(
-          `machine ${id}: ${names} did not pass within ${rollout.waitSeconds} s${said ? `: ${said}` : ''}`,
-        )
-      }
-      return `Waiting for checks of machine ${id}: ${names}`
+      if (Date.now() > deadline) throw unhealthy(seen, failing, rollout.waitSeconds)
+      return names ? `Waiting for checks of machine ${id}: ${names}` : `Machine ${id} is restarting`
     },
   )
 }
 
-const minUpMs = 2000
+function unhealthy(seen: Machine, failing: NonNullable<Machine['checks']>, seconds: number): CommandError {
+  const crashes = seen.restart_count > 0 && seen.last_exit && describeRestarts(seen)
+  if (failing.length === 0) return new CommandError(`machine ${seen.id} is not up after ${seconds} s: ${crashes}`)
+  const names = failing.map(({ name }) => name).join(', ')
+  const said = crashes || failing.map(({ output }) => output).find(Boolean)
+  return new CommandError(`machine ${seen.id}: ${names} did not pass within ${seconds} s${said ? `: ${said}` : ''}`)
+}
+
+const lookSeconds = 10 // the platform gives a program five to open its ports
+
+/** Returns what the platform warns of in a running machine with services, once it has looked. */
+export async function readWarnings({ session, app, progress }: Rollout, id: string): Promise<string[]> {
+  const deadline = Date.now() + lookSeconds * 1000
+  const seen = await pollUntil(
+    progress,
+    () => getMachine(session, app, id),
+    ({ config, state, warnings }) => {
+      const isComing = config.services?.length && state === 'started' && warnings === undefined
+      return isComing && Date.now() < deadline ? `Looking at the ports of machine ${id}` : undefined
+    },
+  )
+  return seen.warnings ?? []
+}
+
+export const minUpMs = 2000
 
 async function waitThatStaysUp({ session, app, progress }: Rollout, started: Machine): Promise<void> {
   const deadline = Date.now() + minUpMs
@@ -146,7 +167,11 @@ function exitSinceStart({ events = [] }: Machine): ExitEvent | undefined {
 const logLineCount = 10
 
 /** Adds the last log lines of the machine to an error, because they often show the cause. */
-export async function withLastLogLines<T>({ session, app }: Rollout, id: string, run: () => Promise<T>): Promise<T> {
+export async function withLastLogLines<T>(
+  { session, app }: Pick<Rollout, 'session' | 'app'>,
+  id: string,
+  run: () => Promise<T>,
+): Promise<T> {
   try {
     return await run()
   } catch (error) {

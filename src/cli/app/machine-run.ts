@@ -1,11 +1,21 @@
 import { type Command, Option } from 'commander'
 import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
+import { CommandError } from '../errors.ts'
 import { collect, parsePairs, parseWholeNumber } from '../option.ts'
 import { printResult, sanitize } from '../output.ts'
-import { startProgress } from '../progress.ts'
+import { pollUntil, startProgress } from '../progress.ts'
 import { parseGuest, parseMemory, parseMount, parseServices } from './machine-config.ts'
-import { type Machine, type MachineConfig, machinesPath, unexpectedState, waitUntilSettled } from './machine-find.ts'
+import {
+  describeExit,
+  getMachine,
+  type Machine,
+  type MachineConfig,
+  machinesPath,
+  unexpectedState,
+  waitUntilSettled,
+} from './machine-find.ts'
+import { minUpMs, type Rollout, withLastLogLines } from './machine-roll.ts'
 import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
 export interface ConfigOptions {
@@ -45,6 +55,32 @@ export function addMachineRun(machines: Command, cli: MachineCli): void {
     .description('create a machine without starting it')
     .action((image: string, words: string[], options: RunOptions) => runMachine(cli, image, words, options, false))
   addExamples(create, 'berth machine create nginx -a web --name spare')
+}
+
+/** Fails when the program exits and is started again, which would go on in the background. */
+function watchFirstMoments({ session, app, progress }: Omit<Rollout, 'waitSeconds'>, id: string): Promise<Machine> {
+  const deadline = Date.now() + minUpMs
+  return pollUntil(
+    progress,
+    () => getMachine(session, app, id),
+    (seen) => {
+      if (seen.state !== 'started') return undefined
+      if (seen.last_exit)
+        throw new CommandError(
+          `the program of machine ${id} ${describeExit(seen.last_exit)} right after it was started, and is restarted`,
+        )
+      return Date.now() > deadline ? undefined : `Machine ${id} is starting`
+    },
+  )
+}
+
+function requireSuccess(machine: Machine): Machine {
+  const hasEnded = machine.state === 'stopped' || (machine.state === 'destroyed' && machine.config.auto_destroy)
+  if (machine.failure || !hasEnded) throw unexpectedState(machine, 'started')
+  const exit = machine.last_exit
+  if (exit && exit.exit_code !== 0 && !exit.requested_stop)
+    throw new CommandError(`the program of machine ${machine.id} ${describeExit(exit)}`)
+  return machine
 }
 
 function withRunOptions(command: Command): Command {
@@ -113,19 +149,30 @@ async function runMachine(
   }
   const made = await request<Machine>(session, 'POST', machinesPath(app), body)
   const machine = launch && !options.detach ? await waitUntilRun(cli, app, made) : made
-  const state = sanitize(machine.state)
-  printResult(cli.terminal(), machine, () => `Machine ${made.id} (${sanitize(made.name)}) is ${state}.`)
+  printResult(
+    cli.terminal(),
+    machine,
+    () => `Machine ${made.id} (${sanitize(made.name)}) is ${describeState(machine)}.`,
+  )
 }
 
-/** Waits until the program has started, or has already ended. */
+function describeState({ state, last_exit: exit }: Machine): string {
+  return `${sanitize(state)}${exit ? `; its program ${describeExit(exit)}` : ''}`
+}
+
+/** Waits until the program has started and stays up, or has ended with exit code 0. */
 async function waitUntilRun(cli: MachineCli, app: string, made: Machine): Promise<Machine> {
   const progress = startProgress(cli.terminal(), cli.progress)
   progress.show(`Machine ${made.id} is starting`)
   try {
-    const machine = await waitUntilSettled(cli.session(), app, made, runTimeoutSeconds)
-    const hasEnded = machine.state === 'stopped' || (machine.state === 'destroyed' && machine.config.auto_destroy)
-    if (machine.failure || !(hasEnded || machine.state === 'started')) throw unexpectedState(machine, 'started')
-    return machine
+    const rollout = { session: cli.session(), app, progress }
+    return await withLastLogLines(rollout, made.id, async () => {
+      const settle = () => waitUntilSettled(rollout.session, app, made, runTimeoutSeconds)
+      const machine = await settle()
+      if (machine.state !== 'started') return requireSuccess(machine)
+      const seen = await watchFirstMoments(rollout, made.id)
+      return seen.state === 'started' ? seen : requireSuccess(await settle())
+    })
   } finally {
     progress.end()
   }

@@ -9,6 +9,7 @@ import { addMachineChange } from './machine-change.ts'
 import { addMachineExec } from './machine-exec.ts'
 import {
   describeExit,
+  describeRestarts,
   getMachine,
   listMachines,
   type Machine,
@@ -154,8 +155,9 @@ async function printMachines(cli: Cli, options: AppOptions): Promise<void> {
   printResult(terminal, machines, () => table(headers, rows, terminal.colors))
 }
 
-function formatState({ state, cordoned }: Machine): string {
-  return cordoned ? `${state}, cordoned` : state
+function formatState({ state, cordoned, restart_count: count, next_restart_at: next }: Machine): string {
+  const restarts = count > 0 ? [`${count} restart${count === 1 ? '' : 's'}`] : []
+  return [state, ...(cordoned ? ['cordoned'] : []), ...(next ? ['waiting to restart'] : []), ...restarts].join(', ')
 }
 
 function formatChecks({ checks = [] }: Machine): string | undefined {
@@ -178,6 +180,8 @@ async function printMachine(cli: Cli, id: string, options: AppOptions): Promise<
     ['name', machine.name],
     ['state', formatState(machine)],
     ...(machine.failure ? [['failure', machine.failure] as [string, Cell]] : []),
+    ...(machine.last_exit ? [['last exit', formatLastExit(machine)] as [string, Cell]] : []),
+    ...(machine.warnings ?? []).map((text) => ['warning', text] as [string, Cell]),
     ['version', machine.instance_id],
     ['region', machine.region],
     ['group', machine.config.metadata?.fly_process_group],
@@ -197,6 +201,10 @@ async function printMachine(cli: Cli, id: string, options: AppOptions): Promise<
       ...(machine.events?.length ? ['', eventTable(machine.events, terminal.colors)] : []),
     ].join('\n'),
   )
+}
+
+function formatLastExit(machine: Machine): string {
+  return machine.restart_count > 0 ? describeRestarts(machine) : `its program ${describeExit(machine.last_exit!)}`
 }
 
 async function printEvents(cli: Cli, id: string, options: AppOptions & { limit: number }): Promise<void> {

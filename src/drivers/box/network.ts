@@ -9,6 +9,7 @@ import { readTextIfPresent } from '../host/file.ts'
 import type { Home } from '../host/home.ts'
 import { commandExists, isRoot, run } from '../host/process.ts'
 import { removePrivateNetworks } from '../network/private.ts'
+import { removeUnreachableRoutes } from '../network/unreachable.ts'
 
 export interface BoxNetwork {
   link: string
@@ -155,12 +156,13 @@ export async function removeBoxNetwork(home: Home, slot: number): Promise<void> 
   await run('nft', ['delete', 'element', ...element.split(' ')]).catch(() => undefined)
 }
 
-/** Removes the nftables table, the interfaces of boxes and the private networks of a home. */
+/** Removes the nftables table, the interfaces of boxes, the private networks and the routes of a home. */
 export async function removeNetwork(home: Home): Promise<void> {
   if (!isRoot() || !commandExists('nft') || !commandExists('ip')) return
   const links = readdirSync('/sys/class/net').filter((name) => name.startsWith(linkPrefix(home)))
   for (const link of links) await removeLink(link)
   await removePrivateNetworks(home)
+  await removeUnreachableRoutes(home)
   // Deleting a table that does not exist fails, so it is added first.
   const table = `inet ${networkTable(home)}`
   await run('nft', ['-f', '-'], { input: `add table ${table}\ndelete table ${table}\n` }).catch(() => undefined)

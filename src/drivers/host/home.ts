@@ -48,7 +48,7 @@ export function edgeUid(home: Pick<Home, 'uidStart'>): number {
  * Directories that only root may traverse, because they hold files of tenants, among them setuid programs, or the base of
  * all sandboxes, in which `/tmp` is writable for everyone. The directory of each sandbox has a mode of its own.
  */
-const closedDirectories = ['machine', 'image', 'volume', 'snapshot', 'trash', 'sandbox-base']
+const closedDirectories = ['machine', 'machine-log', 'image', 'volume', 'snapshot', 'trash', 'sandbox-base']
 
 /** The longest socket path is `run/<32 characters>/.s.PGSQL.<port>`. The kernel truncates paths after 107 bytes. */
 const longestSocket = `/run/${'x'.repeat(32)}/.s.PGSQL.65535`

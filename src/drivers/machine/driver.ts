@@ -17,6 +17,8 @@ export interface MachineExit {
   requested: boolean
   /** Whether the supervisor starts the program again. */
   restarting: boolean
+  /** The pause before that. */
+  restartSeconds: number
 }
 
 export type MachineProcess =
@@ -35,7 +37,14 @@ export interface MachineProcessEntry {
   directory: string
   cpu: number
   rss: number
-  listen_sockets: { proto: string; address: string }[]
+  listen_sockets: ListenSocket[]
+}
+
+export interface ListenSocket {
+  /** tcp, tcp6, udp or udp6. */
+  proto: string
+  /** Address and port; an IPv6 address is in brackets. */
+  address: string
 }
 
 interface MachineMemory {
@@ -81,18 +90,24 @@ export interface MachineDriver {
   /** Runs a command inside; the child process exits with the command's exit code. */
   spawnInMachine(target: ExecTarget, command: BoxCommand): ChildProcess
   listProcesses(id: string): Promise<MachineProcessEntry[]>
+  /** Returns undefined when the machine is not running. */
+  listListening(id: string): ListenSocket[] | undefined
   /** Returns undefined when the machine is not running, and on hosts without control groups. */
   readMemory(id: string): MachineMemory | undefined
   /** Changes the limit until the next start. Returns false when the machine uses more than that. */
   setMemoryLimit(id: string, bytes: number): Promise<boolean>
   /** Returns how many bytes were given back to the host. */
   reclaimMemory(id: string, bytes: number): Promise<number>
-  /** Returns the last lines, oldest first. */
+  /** Adds a line of the platform to the log; does nothing while the machine has no logger. */
+  writeLog(id: string, text: string): void
+  /** Returns the last lines, oldest first. The log of a removed machine is kept for a while. */
   readLog(id: string, lines: number): Promise<LogLine[]>
   /** Returns about `lines` lines printed after this time, oldest first; lines with the same time stay together. */
   readLogAfter(id: string, afterMs: number, lines: number): Promise<LogLine[]>
   /** Yields the last `lines` lines and then new ones until aborted. */
   followLog(id: string, lines: number, signal: AbortSignal): AsyncIterable<LogLine>
-  /** Removes its processes, mounts, network interfaces, control groups, files and logs. */
+  /** Removes its processes, mounts, network interfaces, control groups and files. The end of its log is kept. */
   removeMachine(id: string, slot: number): Promise<void>
+  /** Deletes the logs of removed machines that are too old, and the oldest if all together are too large. */
+  trimKeptLogs(): Promise<void>
 }

@@ -79,7 +79,7 @@ if [ ! -e failed ]; then
   # A program that exited normally or on request was not the process that the kernel killed.
   [ "$code" != 0 ] && [ $requested = 0 ] && was_killed_for_memory && oom=1
   last=$((last + 1))
-  echo "$last $(date +%s%3N) $code $signal $oom $requested $restarting" >> exits
+  echo "$last $(date +%s%3N) $code $signal $oom $requested $restarting $delay" >> exits
   [ $((last % max_exits)) = 0 ] && tail -n $max_exits exits > exits.next && mv exits.next exits
   how="exited with code $code"
   [ $oom = 1 ] && how="$how, out of memory"

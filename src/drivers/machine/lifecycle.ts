@@ -15,10 +15,11 @@ import type { MachineDriver } from './driver.ts'
 import { spawnInMachine } from './exec.ts'
 import { freezeMachine, thawMachine } from './freeze.ts'
 import { isolationOf, type MachineHost, type MachineOptions } from './host.ts'
+import { findLog, trimKeptLogs, writePlatformLine } from './kept-log.ts'
 import { followMachineLog, readMachineLog, readMachineLogAfter } from './log.ts'
 import { changeDirectory, machinePaths } from './paths.ts'
 import { inspectProcess } from './process.ts'
-import { listNamespace } from './process-list.ts'
+import { listListening, listNamespace } from './process-list.ts'
 import { applyTrafficPolicy, startMachine } from './start.ts'
 import { removeMachine, stopMachine } from './stop.ts'
 
@@ -96,6 +97,9 @@ type Readers =
   | 'signalMachine'
   | 'spawnInMachine'
   | 'listProcesses'
+  | 'listListening'
+  | 'writeLog'
+  | 'trimKeptLogs'
   | 'readLog'
   | 'readLogAfter'
   | 'followLog'
@@ -118,8 +122,14 @@ function machineReaders(host: MachineHost): Pick<MachineDriver, Readers> {
       const found = findProgram(pathsOf(id).service)
       return found ? listNamespace(found.first) : []
     },
-    readLog: (id, lines) => readMachineLog(pathsOf(id).log, lines),
-    readLogAfter: (id, afterMs, lines) => readMachineLogAfter(pathsOf(id).log, afterMs, lines),
-    followLog: (id, lines, signal) => followMachineLog(pathsOf(id).log, lines, signal),
+    listListening(id) {
+      const found = findProgram(pathsOf(id).service)
+      return found && [...listListening(found.first).values()]
+    },
+    writeLog: (id, text) => void writePlatformLine(pathsOf(id), text),
+    readLog: (id, lines) => readMachineLog(findLog(pathsOf(id)), lines),
+    readLogAfter: (id, afterMs, lines) => readMachineLogAfter(findLog(pathsOf(id)), afterMs, lines),
+    followLog: (id, lines, signal) => followMachineLog(findLog(pathsOf(id)), lines, signal),
+    trimKeptLogs: () => trimKeptLogs(home),
   }
 }

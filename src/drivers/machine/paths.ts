@@ -32,6 +32,8 @@ export interface MachinePaths {
   inside: string
   /** Holds the directories `stdout` and `stderr`. */
   log: string
+  /** Has what `log` had at the end of a removed machine. */
+  keptLog: string
   service: string
 }
 
@@ -55,8 +57,14 @@ export function machinePaths(home: Pick<Home, 'path' | 'tree' | 'log'>, id: stri
     supervisedName: `machine-${id}`,
     errorLogName: `machine-${id}-stderr`,
     log: `${home.log}/machine-${id}`,
+    keptLog: `${keptLogDirectory(home)}/${id}`,
     service: `${home.tree}/machine-${id}`,
   }
+}
+
+/** Holds the logs of removed machines. */
+export function keptLogDirectory(home: Pick<Home, 'path'>): string {
+  return `${home.path}/machine-log`
 }
 
 /** Holds one file per machine, which the finish script writes when the program has exited. */

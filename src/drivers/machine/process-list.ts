@@ -2,13 +2,15 @@
 import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync } from 'node:fs'
 import { setImmediate } from 'node:timers/promises'
 import { filterProcesses } from '../host/process-list.ts'
-import type { MachineProcessEntry } from './driver.ts'
+import type { ListenSocket, MachineProcessEntry } from './driver.ts'
 
 /** USER_HZ, the unit of times in /proc, which is 100 on all supported architectures. */
 const ticksPerSecond = 100
 const pageBytes = 4096
 /** A program can have megabytes of arguments. */
 const maxCommandBytes = 4096
+/** The kernel lists TCP sockets that listen before all others, of which a program can have very many. */
+const maxSocketBytes = 128 * 1024
 /** The open files that are inspected for sockets, of all processes together. */
 const maxDescriptors = 20_000
 const batchSize = 25
@@ -32,7 +34,11 @@ export async function listNamespace(first: number): Promise<MachineProcessEntry[
   return entries
 }
 
-function describe(pid: number, descriptors: string[], listening: Map<string, Socket>): MachineProcessEntry | undefined {
+function describe(
+  pid: number,
+  descriptors: string[],
+  listening: Map<string, ListenSocket>,
+): MachineProcessEntry | undefined {
   const [stat, status, uptime] = [`/proc/${pid}/stat`, `/proc/${pid}/status`, '/proc/uptime'].map(read)
   const inner = /^NSpid:.*\t(\d+)$/m.exec(status ?? '')?.[1]
   if (stat === undefined || inner === undefined || inner === '1') return undefined
@@ -59,23 +65,18 @@ function nameOf(stat: string): string {
   return stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'))
 }
 
-interface Socket {
-  proto: string
-  address: string
-}
-
 const listenState = '0A'
 /** TCP_CLOSE in the kernel's numbering, the state of an unconnected UDP socket. */
 const unconnected = '07'
 const kinds = { tcp: listenState, tcp6: listenState, udp: unconnected, udp6: unconnected }
 
-/** Maps inode numbers to sockets. */
-function listListening(pid: number): Map<string, Socket> {
-  const sockets = new Map<string, Socket>()
+/** Maps inode numbers to the sockets that listen in the network namespace of the process. */
+export function listListening(pid: number): Map<string, ListenSocket> {
+  const sockets = new Map<string, ListenSocket>()
   for (const [proto, state] of Object.entries(kinds)) {
-    for (const line of (read(`/proc/${pid}/net/${proto}`) ?? '').split('\n').slice(1)) {
+    for (const line of readStart(`/proc/${pid}/net/${proto}`, maxSocketBytes).split('\n').slice(1)) {
       const words = line.trim().split(/\s+/)
-      if (words[3] === state) sockets.set(words[9]!, { proto, address: readAddress(words[1]!) })
+      if (words[3] === state && words[9]) sockets.set(words[9], { proto, address: readAddress(words[1]!) })
     }
   }
   return sockets
@@ -91,7 +92,7 @@ function readAddress(text: string): string {
   return `[${new URL(`http://[${groups.join(':')}]`).hostname.slice(1, -1)}]:${number}`
 }
 
-function socketsOf(pid: number, descriptors: string[], listening: Map<string, Socket>): Socket[] {
+function socketsOf(pid: number, descriptors: string[], listening: Map<string, ListenSocket>): ListenSocket[] {
   const links = descriptors.map((name) => readLink(`/proc/${pid}/fd/${name}`) ?? '')
   const inodes = new Set(links.map((link) => /^socket:\[(\d+)\]$/.exec(link)?.[1]))
   return [...inodes].flatMap((inode) => (inode && listening.has(inode) ? [listening.get(inode)!] : []))
@@ -106,13 +107,16 @@ function read(file: string): string | undefined {
   }
 }
 
-/** Returns the first bytes of a file, none if it cannot be read. */
+/** Returns the first bytes of a file, none if it cannot be read. The kernel returns a part of a page with each read. */
 function readStart(file: string, bytes: number): string {
   try {
     const descriptor = openSync(file, 'r')
     try {
       const buffer = Buffer.alloc(bytes)
-      return buffer.toString('utf8', 0, readSync(descriptor, buffer))
+      let length = 0
+      for (let count = -1; count !== 0 && length < bytes; length += count)
+        count = readSync(descriptor, buffer, length, bytes - length, null)
+      return buffer.toString('utf8', 0, length)
     } finally {
       closeSync(descriptor)
     }

@@ -74,7 +74,7 @@ export function lastExitNumber(paths: MachinePaths): number {
 }
 
 function parseExit(line: string): MachineExit | undefined {
-  const [number, at, exitCode, signal, oom, requested, restarting] = line.split(' ').map(Number)
+  const [number, at, exitCode, signal, oom, requested, restarting, restartSeconds] = line.split(' ').map(Number)
   if (!number || !at || exitCode === undefined || signal === undefined) return undefined
   return {
     number,
@@ -84,5 +84,6 @@ function parseExit(line: string): MachineExit | undefined {
     oomKilled: oom === 1,
     requested: requested === 1,
     restarting: restarting === 1,
+    restartSeconds: restartSeconds ?? 0,
   }
 }

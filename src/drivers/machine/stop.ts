@@ -14,6 +14,7 @@ import { controlService, isSupervised, writeControl } from '../s6/control.ts'
 import { markDown } from '../s6/service-directory.ts'
 import { readFreezer } from './control-group.ts'
 import { groupName, type MachineHost, servicePlace } from './host.ts'
+import { keepLog } from './kept-log.ts'
 import { changeDirectory, type MachinePaths, machinePaths } from './paths.ts'
 import { hasEnded } from './process.ts'
 
@@ -82,6 +83,7 @@ export async function removeMachine(host: MachineHost, id: string, slot: number)
   const { home, supervisor, cgroups } = host
   const paths = machinePaths(home, id)
   await killMachine(host, id)
+  await keepLog(paths).catch(() => undefined) // the removal has to succeed on a full disk, because it frees space
   for (const name of [paths.supervisedName, paths.errorLogName]) await supervisor.removeService(name)
   await removeBoxNetwork(home, slot)
   await removeUnusedBridges(home)

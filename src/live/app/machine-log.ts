@@ -90,7 +90,9 @@ const writeDelayMs = 200
 export async function readLogPage(ctx: LiveContext, appName: string, request: LogPageRequest): Promise<AppLogLine[]> {
   const { app } = await getMachineApp(ctx.db, ctx.tokenHash, appName)
   const { afterMs, instance } = request
-  const machines = await listMachines(ctx.db, app.id, { ...allMachines, region: request.region })
+  // The log of a machine that has destroyed itself can still be read by its id.
+  const filter = { ...allMachines, includeDeleted: instance !== null, region: request.region }
+  const machines = await listMachines(ctx.db, app.id, filter)
   const selected = machines.filter(({ id }) => instance === null || id === instance)
   const now = Date.now()
   const read = (id: string) =>

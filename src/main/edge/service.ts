@@ -8,6 +8,7 @@ import { withoutNewPrivileges } from '../../drivers/host/privilege.ts'
 import { isRoot } from '../../drivers/host/process.ts'
 import { canBind, isListening, reachableHost } from '../../drivers/network/port.ts'
 import { findPrivateNetworkProblem } from '../../drivers/network/private.ts'
+import { ensureUnreachableRoutes } from '../../drivers/network/unreachable.ts'
 import { s6Supervisor } from '../../drivers/s6/supervisor.ts'
 import { type EdgeSettings, stopTimeoutMs } from '../../edge/settings.ts'
 import type { BoxNetwork } from '../../edge/types.ts'
@@ -51,6 +52,7 @@ export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdg
   const listen = { host: config.edgeListen.host, port: await choosePort(config.edgeListen, previous) }
   const ownTls = await ensureOwnCertificate(controlPlane)
   const boxes = await findBoxNetwork(controlPlane)
+  if (typeof boxes !== 'string') await closeRanges(controlPlane)
   const names = await findNameServer(controlPlane, boxes)
   const databases = names && { homeNumber: names.homeNumber, host: reachableHost(config.pgListen) }
   const api = names && findApiSettings(controlPlane, listen)
@@ -83,6 +85,15 @@ async function findBoxNetwork({ home, world, log }: ControlPlane): Promise<BoxNe
   } catch (err) {
     log.warn({ err }, 'finding the network of sandboxes failed; they cannot be reached')
     return 'none'
+  }
+}
+
+/** Keeps what is meant for a box that is down on this host. The routes do not survive a reboot. */
+async function closeRanges({ home, log }: ControlPlane): Promise<void> {
+  try {
+    await ensureUnreachableRoutes(home)
+  } catch (err) {
+    log.warn({ err }, 'setting routes failed; connections to a program that is down may leave this host')
   }
 }
 

@@ -92,3 +92,15 @@ export function describeCertificate({ fullchain }: Pick<Certificate, 'fullchain'
   const issuer = /^CN=(.*)$/m.exec(certificate.issuer)?.[1] ?? certificate.issuer.replaceAll('\n', ', ')
   return { issuer, type: certificate.publicKey.asymmetricKeyType === 'rsa' ? 'rsa' : 'ecdsa' }
 }
+
+/** The DNS records of a host name. */
+export interface NameRecords {
+  a: string[]
+  aaaa: string[]
+  cname: string[]
+  /** The primary name server of the zone of the host name. */
+  soa: string | null
+  /** Where the ACME challenges of the host name are delegated to. */
+  acmeChallengeCname: string | null
+  ownershipTxt: string | null
+}

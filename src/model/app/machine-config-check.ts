@@ -4,7 +4,7 @@ import { BerthError, badRequest } from '../errors.ts'
 import { type ImageReference, parseImageReference } from '../image.ts'
 import { machineIdPattern } from './machine.ts'
 import type { MachineConfig } from './machine-config.ts'
-import { checkDns } from './machine-config-dns.ts'
+import { normalizeDns } from './machine-config-dns.ts'
 import { checkEnvironment, checkMetadata } from './machine-config-env.ts'
 import { checkFile, checkMount } from './machine-config-file.ts'
 import { normalizeCheck, normalizeService } from './machine-config-service.ts'
@@ -36,7 +36,7 @@ const parts: [keyof MachineConfig, Part<keyof MachineConfig>][] = [
   ),
   part('stop_config', normalizeStop),
   part('init', checkInit),
-  part('dns', checkDns),
+  part('dns', normalizeDns),
   part('standbys', forEachItem(checkStandby)),
 ]
 

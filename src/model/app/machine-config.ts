@@ -120,6 +120,13 @@ export const MachineMount = Type.Object({
 })
 export type MachineMount = Static<typeof MachineMount>
 
+/** Sent as an object or, in the notation of resolv.conf, as text such as `ndots:2`; always stored as an object. */
+const DnsOption = Type.Union([
+  Type.Object({ name: Text, value: Type.Optional(Text) }),
+  Type.String({ description: 'The same in the notation of resolv.conf, such as `ndots:2`.' }),
+])
+export type DnsOption = Static<typeof DnsOption>
+
 export const MachineConfig = Type.Object({
   image: Type.String({ description: '`[host/]repository[:tag|@digest]`.' }),
   env: Type.Optional(Type.Record(Type.String(), Type.String())),
@@ -188,7 +195,7 @@ export const MachineConfig = Type.Object({
       skip_registration: Type.Optional(Type.Boolean()),
       nameservers: Type.Optional(Words),
       searches: Type.Optional(Words),
-      options: Type.Optional(Words),
+      options: Type.Optional(Type.Array(DnsOption)),
       hostname: Type.Optional(Text),
       hostname_fqdn: Type.Optional(Text),
     }),

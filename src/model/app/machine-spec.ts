@@ -6,6 +6,7 @@ import { resolverAddress } from '../network.ts'
 import { signalName } from '../signal.ts'
 import type { Machine } from './machine.ts'
 import type { MachineConfig } from './machine-config.ts'
+import { formatDnsOption } from './machine-config-dns.ts'
 import { machineEnvironment } from './machine-environment.ts'
 import { type MachineLimits, machineLimits } from './machine-limits.ts'
 import { getSlot, type SpecContext, SpecError } from './machine-spec-context.ts'
@@ -159,5 +160,5 @@ function restartOf({ restart }: MachineConfig): MachineSpec['restart'] {
 
 function dnsOf(dns: NonNullable<MachineConfig['dns']>): Pick<MachineSpec, 'fqdn' | 'dns'> {
   const { nameservers = [], searches = [], options = [], hostname_fqdn: fqdn } = dns
-  return { ...(fqdn && { fqdn }), dns: { nameservers, searches, options } }
+  return { ...(fqdn && { fqdn }), dns: { nameservers, searches, options: options.map(formatDnsOption) } }
 }

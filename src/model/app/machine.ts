@@ -87,6 +87,12 @@ export interface Machine {
   wanted: boolean
   cordoned: boolean
   restartCount: number
+  /** How its program last exited since the last start. */
+  lastExit: ExitEvent | null
+  /** When its program is started again after that exit. In the past, it was. */
+  nextRestartAt: Micros | null
+  /** What its owner should know while it runs. Null until the program was looked at. */
+  warnings: string[] | null
   failure: string | null
   stopSignal: string | null
   stopTimeoutMs: number | null

@@ -53,6 +53,7 @@ export interface Volume {
   machineId: string | null
   detachedAt: Micros | null
   createdAt: Micros
+  updatedAt: Micros
   failure: string | null
 }
 

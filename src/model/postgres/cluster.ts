@@ -44,7 +44,9 @@ export function clusterStatus(state: State<typeof clusterStates>): (typeof clust
 export function requireReady({ state }: Pick<Cluster, 'state'>, can: string): void {
   if (state === 'ready') return
   const isComing = state === 'creating' || state === 'initializing'
-  throw invalid(`Cluster is ${state}; ${isComing ? `${can} once it is ready` : 'it will not become ready'}`)
+  throw invalid(
+    `Cluster is ${clusterStatus(state)}; ${isComing ? `${can} once it is ready` : 'it will not become ready'}`,
+  )
 }
 
 export const postgresMajors = ['16', '17'] as const

@@ -25,6 +25,8 @@ export async function runCheck(world: World, machine: Machine, named: NamedCheck
   const wantedMs = goDurationMs(named.check.timeout) ?? defaultTimeoutMs
   const timeoutMs = Math.min(Math.max(wantedMs, minTimeoutMs), maxTimeoutMs)
   try {
+    const process = world.machines.inspectMachine(machine.id, machine.instanceId)
+    if (process.is !== 'up') return { status: 'critical', output: 'the program of the machine is not running' }
     if (named.check.type === 'exec') return await runCommand(world, machine, named, timeoutMs)
     const { network } = await world.machines.isolation()
     const target = network === 'host' ? { host: '127.0.0.1' } : boxTarget(world.homeNumber, getSlot(machine))
@@ -39,7 +41,7 @@ interface CheckTarget {
   localAddress?: string
 }
 
-/** The own address exists only while the box runs, so a check of a stopped machine does not leave this host. */
+/** The own address exists only while the box runs, so that a check of a program that just ended does not leave this host. */
 function boxTarget(homeNumber: number, slot: number): CheckTarget {
   return { host: boxAddress(homeNumber, slot), localAddress: boxHostAddress(homeNumber, slot) }
 }

@@ -22,7 +22,12 @@ export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]
     const restart = { restart_count: restarts }
     await insertMachineEvent(tx, machine.id, { type: 'restart', status: 'starting', source: 'flyd', request: restart })
   }
-  await insertExits(tx, machine.id, last.number, restarts - machine.restartCount)
+  await insertExits(tx, machine.id, {
+    number: last.number,
+    restarts: restarts - machine.restartCount,
+    last: exitEvent(last),
+    nextRestartAt: last.restarting ? last.at + last.restartSeconds * 1000 : undefined,
+  })
 }
 
 function exitEvent(exit: MachineExit): ExitEvent {

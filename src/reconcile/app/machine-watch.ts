@@ -50,6 +50,7 @@ export function watchMachines(world: World, onError: (error: unknown) => void): 
 async function tick(world: World, count: number): Promise<void> {
   const ticksPerCollection = collectSeconds / tickSeconds
   await world.db.transaction((tx) => startScheduled(tx))
+  await world.machines.trimKeptLogs()
   if (count % (tidySeconds / tickSeconds) === 0) await tidyMachines(world)
   if (count % ticksPerCollection === ticksPerCollection - 1) await collectImages(world)
 }

@@ -8,6 +8,7 @@ import type { Tx } from '../../store/db.ts'
 import { advance, type StepResult, type Steps, type World, wait } from '../step.ts'
 import { describeExit, newExits, recordExits } from './machine-exit.ts'
 import { ensureImage } from './machine-image.ts'
+import { lookAtPorts } from './machine-port.ts'
 import { startProgram } from './machine-start.ts'
 import { stopPreviousVersion, stopProgram } from './machine-stop.ts'
 
@@ -36,7 +37,9 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
     const save = (tx: Tx) => recordExits(tx, machine, exits)
     if (process.is === 'up' || process.is === 'waiting') {
       if (machine.policiesChanged) return applyPolicies(machine, world, save)
-      return wait(process.is === 'up' ? pollSeconds : 1, 'running', exits.length > 0 ? save : undefined)
+      const look = process.is === 'up' ? lookAtPorts(machine, world, process.since) : { retrySeconds: 1 }
+      const hasNews = exits.length > 0 || look.save !== undefined
+      return wait(look.retrySeconds ?? pollSeconds, 'running', hasNews ? saveBoth(save, look.save) : undefined)
     }
     const last = exits.at(-1)
     // Without a recorded exit the program was lost with the host, as in a reboot.
@@ -98,6 +101,13 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
 
   launch_failed: remove,
   destroying: remove,
+}
+
+function saveBoth(first: (tx: Tx) => Promise<void>, second?: (tx: Tx) => Promise<void>): (tx: Tx) => Promise<void> {
+  return async (tx) => {
+    await first(tx)
+    await second?.(tx)
+  }
 }
 
 /** Reads the exits now, and returns what records them and that the program is down. */

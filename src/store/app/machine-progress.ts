@@ -1,5 +1,5 @@
 // What the reconciler records about a machine while it carries out a command.
-import type { ImageRef, MachineDetails } from '../../model/app/machine.ts'
+import type { ExitEvent, ImageRef, MachineDetails } from '../../model/app/machine.ts'
 import { removeInsideToken } from '../account/token.ts'
 import type { Query, Tx } from '../db.ts'
 
@@ -24,25 +24,42 @@ export async function recordProgress(db: Query, id: string, note: string): Promi
   })
 }
 
-/** Marks the process exits up to `last` as recorded. */
-export async function insertExits(tx: Tx, id: string, last: number, restarts: number): Promise<void> {
+export interface SeenExits {
+  /** The number of the last one, which marks all exits up to it as recorded. */
+  number: number
+  restarts: number
+  last: ExitEvent
+  /** Milliseconds since 1970; undefined when the program is not started again. */
+  nextRestartAt: number | undefined
+}
+
+export async function insertExits(tx: Tx, id: string, seen: SeenExits): Promise<void> {
   await tx.query({
     name: 'note-machine-exits',
-    text: `update machine set exits_seen = $2, restart_count = restart_count + $3 where id = $1`,
-    values: [id, last, restarts],
+    text: `update machine set exits_seen = $2, restart_count = restart_count + $3, last_exit = $4,
+             next_restart_at = to_timestamp($5::float8 / 1000) where id = $1`,
+    values: [id, seen.number, seen.restarts, seen.last, seen.nextRestartAt ?? null],
   })
 }
 
-/** Resets failures and checks after a start. */
+/** Resets failures, exits, warnings and checks after a start. */
 export async function recordStarted(tx: Tx, id: string, checks: string[]): Promise<void> {
-  await tx.query('update machine set launched = true, failure = null, progress_at = null where id = $1', [id])
+  await tx.query(
+    `update machine set launched = true, failure = null, progress_at = null, last_exit = null, next_restart_at = null,
+       warnings = null where id = $1`,
+    [id],
+  )
   await resetChecks(tx, id, checks)
 }
 
 /** The program exited and its restart policy does not start it again. */
 export async function recordStopped(tx: Tx, id: string): Promise<void> {
-  await tx.query('update machine set wanted = false where id = $1', [id])
+  await tx.query('update machine set wanted = false, next_restart_at = null, warnings = null where id = $1', [id])
   await resetChecks(tx, id, [])
+}
+
+export async function setWarnings(tx: Tx, id: string, warnings: string[]): Promise<void> {
+  await tx.query('update machine set warnings = $2 where id = $1', [id, warnings])
 }
 
 async function resetChecks(tx: Tx, id: string, names: string[]): Promise<void> {

@@ -12,7 +12,7 @@ const machineColumns = `machine.id, machine.app_id as "appId", machine.name, mac
   machine.state_since as "stateSince", machine.progress_at as "progressAt", machine.region,
   machine.instance_id as "instanceId", machine.config, machine.image, machine.slot,
   machine.network_number as "networkNumber", machine.wanted, machine.cordoned, machine.restart_count as "restartCount",
-  machine.failure, machine.stop_signal as "stopSignal", machine.stop_timeout_ms as "stopTimeoutMs",
+  machine.last_exit as "lastExit", machine.next_restart_at as "nextRestartAt", machine.warnings, machine.failure, machine.stop_signal as "stopSignal", machine.stop_timeout_ms as "stopTimeoutMs",
   machine.secrets_version as "secretsVersion",
   machine.policies_version <> (select policies_version from app where app.id = machine.app_id) as "policiesChanged",
   machine.exits_seen as "exitsSeen", machine.launched,

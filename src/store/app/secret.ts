@@ -23,6 +23,16 @@ export async function listSecrets(db: Query, appId: string): Promise<SecretList>
   return { version: rows[0]?.version ?? 0, secrets: rows.filter((row) => row.name !== null) }
 }
 
+/** The version of an app's secrets and keys; 0 when the app is gone. */
+export async function readSecretsVersion(db: Query, appId: string): Promise<number> {
+  const { rows } = await db.query<{ version: number }>({
+    name: 'read-secrets-version',
+    text: 'select secrets_version as version from app where id = $1',
+    values: [appId],
+  })
+  return rows[0]?.version ?? 0
+}
+
 /** Increments the version of an app's secrets, and locks them until the transaction ends. */
 export async function nextSecretsVersion(tx: Tx, appId: string): Promise<number | undefined> {
   const { rows } = await tx.query<{ version: number }>({

@@ -7,7 +7,8 @@ const columns = `volume.id, volume.app_id as "appId", volume.name, volume.state,
   volume.region, volume.size_gb as "sizeGb", volume.snapshot_retention as "snapshotRetention",
   volume.auto_backup as "autoBackup", volume.source_volume_id as "sourceVolumeId",
   volume.source_snapshot_id as "sourceSnapshotId", volume.machine_id as "machineId",
-  volume.detached_at as "detachedAt", volume.created_at as "createdAt", volume.failure`
+  volume.detached_at as "detachedAt", volume.created_at as "createdAt", volume.updated_at as "updatedAt",
+  volume.failure`
 
 export interface NewVolume
   extends Pick<
@@ -158,8 +159,8 @@ export async function isBeingCopied(db: Query, id: string): Promise<boolean> {
   return rowCount !== 0
 }
 
-// A volume that is being extended cannot be attached.
-const attachable = `state in ('creating', 'created')`
+// The start of the machine waits for one that is being created, and finishes extending one itself.
+const attachable = `state in ('creating', 'created', 'extending')`
 
 /** Attaches the volume with this id, or any unattached volume of this name. Idempotent. */
 export async function attachVolume(

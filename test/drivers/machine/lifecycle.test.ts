@@ -383,6 +383,9 @@ describe('processes', () => {
       { proto: 'tcp', address: '127.0.0.1:8080' },
     ])
     expect(listed.some(({ pid }) => pid === 1)).toBe(false)
+    expect(bench.machines.listListening(spec.id)).toEqual([{ proto: 'tcp', address: '127.0.0.1:8080' }])
+    await bench.machines.stopMachine(spec.id, spec.stop)
+    expect(bench.machines.listListening(spec.id)).toBeUndefined()
   })
 })
 

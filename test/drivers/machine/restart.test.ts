@@ -34,10 +34,12 @@ describe('the restart policy', () => {
     await bench.machines.startMachine(spec)
     await until(() => bench.look(spec).is === 'down')
     stop()
-    expect(bench.exits(spec).map(({ number, restarting }) => [number, restarting])).toEqual([
-      [1, true],
-      [2, true],
-      [3, false],
+    expect(
+      bench.exits(spec).map(({ number, restarting, restartSeconds }) => [number, restarting, restartSeconds]),
+    ).toEqual([
+      [1, true, 1],
+      [2, true, 2],
+      [3, false, 0],
     ])
     expect(changes).toContain(spec.id)
     const [first, second, third] = bench.exits(spec).map(({ at }) => at)

@@ -10,10 +10,14 @@ import {
   removeUnusedBridges,
 } from '../../../src/drivers/network/private.ts'
 import { privateTable } from '../../../src/drivers/network/private-rules.ts'
+import { ensureUnreachableRoutes, removeUnreachableRoutes } from '../../../src/drivers/network/unreachable.ts'
 import {
   boxAddress,
   gatewayAddress,
+  homeAddresses,
+  machineAddress,
   networkPrefix,
+  privateAddresses,
   resolverAddress,
   serviceAddress,
 } from '../../../src/model/network.ts'
@@ -225,6 +229,28 @@ describe.runIf(isRoot())('machines of private networks', () => {
     await machine.run('ip', '-6', 'route', 'add', 'default', 'via', gatewayAddress(bench.home.number, 1))
     expect(await machine.tryReach('2001:db8::1', 80)).toBe('')
     expect(await machine.tryReach(at, 80)).toBe('')
+  })
+
+  test('have addresses that are unreachable while they are down', async () => {
+    const range = homeAddresses(bench.home.number)
+    const ofHome = async () =>
+      (await Promise.all(['-4', '-6'].map((family) => run('ip', [family, 'route', 'show', 'type', 'unreachable']))))
+        .flatMap(({ stdout }) => stdout.split('\n'))
+        .filter((line) => line.includes(range) || line.includes(privateAddresses(bench.home.number)))
+    const machine = await start(1, 1)
+    await machine.serve(80, 'machine')
+    for (const _ of ['once', 'again']) await ensureUnreachableRoutes(bench.home)
+    try {
+      expect(await ofHome()).toHaveLength(2)
+      expect(await hostReaches(machine.address, 80)).toBe('machine')
+      await machine.stop()
+      await until(() => !listLinks().includes(`bm${bench.home.number}-1`))
+      for (const address of [boxAddress(bench.home.number, 900), machineAddress(bench.home.number, 7, 1)])
+        await expect(run('ip', ['route', 'get', address])).rejects.toThrow(/unreachable|No route to host/)
+    } finally {
+      await removeUnreachableRoutes(bench.home)
+    }
+    expect(await ofHome()).toEqual([])
   })
 
   test('leave no interfaces or rules', async () => {

@@ -102,6 +102,39 @@ describe('a machine', () => {
     await machine('destroy', id, '--force', '--yes')
   }, 120_000)
 
+  test('whose program exits at once is reported with its last output', async () => {
+    const script = 'echo no settings >&2; exit 3'
+    for (const options of [
+      ['--restart', 'no'],
+      ['--restart', 'no', '--rm'],
+    ]) {
+      const { code, err } = await run('machine', 'run', image, ...options, '--', 'sh', '-c', script)
+      expect([code, err]).toEqual([1, expect.stringMatching(/^error: the program of machine \w+ exited with code 3$/m)])
+      expect(err).toMatch(/^Last log lines of machine \w+:\n {2}.*no settings$/ms)
+    }
+    const looping = await run(
+      'machine',
+      'run',
+      image,
+      '--restart',
+      'always',
+      '--name',
+      'loop',
+      '--',
+      'sh',
+      '-c',
+      script,
+    )
+    expect([looping.code, looping.err]).toEqual([
+      1,
+      expect.stringMatching(/^error: .* exited with code 3 right after it was started, and is restarted$/m),
+    ])
+    const [, id = ''] = /^error: the program of machine (\w+)/m.exec(looping.err) ?? []
+    await until(async () => / loop +started, waiting to restart, \d+ restarts? /.test(await machine('list')), 60)
+    expect(await machine('status', id)).toMatch(/^last exit +its program was restarted .* last exited with code 3/m)
+    await machine('destroy', id, '--force', '--yes')
+  }, 120_000)
+
   test('has logs that can be shown and followed', async () => {
     const { id } = await json('machine', 'run', image)
     await until(async () => (await machine('logs', id)).includes(`hello from ${id}`))

@@ -152,12 +152,13 @@ test('an unhealthy machine stops the deployment with a reason', async () => {
   expect(err).toMatch(/^Last log lines of machine \w+:\n {2}.*serving broken$/ms)
   expect((await machines()).map(({ config }) => config.env!.VERSION).sort()).toEqual(['broken', 'two'])
   expect((await ask('shop')).body).toBe('two\n')
-  write({ version: 'three', deploy: 'release_command = "false"' })
+  write({ version: 'three', deploy: `release_command = "sh -c 'echo no such table >&2; exit 1'"` })
   const refused = await run('deploy')
   expect([refused.code, refused.err]).toEqual([
     1,
     expect.stringContaining('error: the release command exited with code 1'),
   ])
+  expect(refused.err).toMatch(/^Last log lines of machine \w+:\n {2}.*no such table$/ms)
   write({ version: 'three' })
   await said('deploy')
   expect((await machines()).map(({ config }) => config.env!.VERSION)).toEqual(['three', 'three'])
@@ -216,6 +217,28 @@ ${more}`
   rmSync(`${directory}/berth.toml`)
   expect(await said('deploy', '-a', 'store', '--image', image)).toContain('updated 2 machines')
   expect(await said('machine', 'exec', keeper.id, '-a', 'store', '--', 'cat', '/data/seen')).toBe('one\ntwo\ntwo\n')
+}, 120_000)
+
+test('a program that exits at once is not deployed as a success', async () => {
+  write({ app: 'crash', version: 'x', more: `[processes]\n  app = "sh -c 'echo no settings >&2; exit 1'"` })
+  const { code, err } = await run('deploy', '--ha', 'false', '--wait-timeout', '15')
+  rmSync(`${directory}/berth.toml`)
+  expect([code, err]).toEqual([1, expect.stringMatching(/did not pass within 15 s: its program was restarted/)])
+  expect(err).toMatch(/last exited with code 1.*no settings$/ms)
+  expect(await said('machine', 'list', '-a', 'crash')).toMatch(/ started.*restarts? +0 of 1 pass/)
+}, 120_000)
+
+test('a port that nothing listens on is reported', async () => {
+  const options = ['-a', 'wrong', '--image', image, '--ha', 'false', '-e', 'VERSION=x']
+  const shown = await run('deploy', ...options, '--internal-port', '9999')
+  expect([shown.code, shown.err]).toEqual([
+    0,
+    expect.stringMatching(/^warning: nothing listens on tcp port 9999, the internal_port of a service/m),
+  ])
+  expect(await said('logs', '-a', 'wrong')).toContain('(platform) warning: nothing listens on tcp port 9999')
+  const [{ id }] = await json('machine', 'list', '-a', 'wrong')
+  expect(await said('machine', 'status', id, '-a', 'wrong')).toMatch(/^warning +nothing listens on tcp port 9999/m)
+  expect((await json('deploy', ...options)).warnings).toEqual([expect.stringContaining('9999')])
 }, 120_000)
 
 test('an image is enough without a file', async () => {

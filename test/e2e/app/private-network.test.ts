@@ -183,10 +183,17 @@ describe.runIf(process.getuid?.() === 0)('machines in private networks', () => {
     const number = readFileSync(`${berth.home}/number`, 'utf8').trim()
     const ours = () => readdirSync('/sys/class/net').filter((name) => new RegExp(`^b[mn]${number}-`).test(name))
     expect(ours()).not.toEqual([])
+    const routes = () => execFileSync('ip', ['route', 'show', 'type', 'unreachable'], { encoding: 'utf8' })
+    const ownRange = new RegExp(
+      `^unreachable 100\\.${64 + (Number(number) >> 4)}\\.${(Number(number) & 15) * 16}\\.0/20 `,
+      'm',
+    )
+    expect(routes()).toMatch(ownRange)
     for (const { app } of Object.values(machines)) await berth.call('DELETE', `/v1/apps/${app}?force=true`)
     await until(() => ours().length === 0, 60)
     await Promise.all(berth.children.map((child) => end(child)))
     await berth.cli('down')
+    expect(routes()).not.toMatch(ownRange)
     const listed = execFileSync('nft', ['list', 'tables'], { encoding: 'utf8' })
     expect(execFileSync('ip', ['-6', 'addr', 'show', 'dev', 'lo'], { encoding: 'utf8' })).not.toMatch(ownPrefix(number))
     expect(listed).not.toMatch(new RegExp(`berth-(private-)?${number}$`, 'm'))

@@ -76,6 +76,19 @@ describe('a check', () => {
     expect(await resultOf({ type: 'tcp', port: 1 })).toMatchObject({ status: 'critical' })
   })
 
+  test('fails without a connection while the program is down, even if something answers at the address', async () => {
+    for (const is of ['waiting', 'down'] as const) {
+      const id = await machines.started({}, { checks: { a: { type: 'tcp', port }, b: { type: 'http', port } } })
+      platform.fake.machines.machines.get(id)!.is = is
+      const machine = (await loadMachine(platform.database.db, id)) as Machine
+      for (const check of listChecks(machine.config))
+        expect(await runCheck(world(), machine, check)).toEqual({
+          status: 'critical',
+          output: 'the program of the machine is not running',
+        })
+    }
+  })
+
   test('by a command passes when it exits with 0', async () => {
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 0'] })).toMatchObject({ status: 'passing' })
     expect(await resultOf({ type: 'exec', command: ['sh', '-c', 'exit 2'] })).toMatchObject({ status: 'critical' })

@@ -74,6 +74,9 @@ describe('bad configurations', () => {
     [{ dns: { nameservers: ['fdaa::3', 'example.com'] } }, 'config.dns.nameservers.1'],
     [{ dns: { searches: ['a\nnameserver 192.0.2.1'] } }, 'config.dns.searches.0'],
     [{ dns: { options: ['ndots: 2'] } }, 'config.dns.options.0'],
+    [{ dns: { options: ['rotate', { name: 'ndots', value: '2\nnameserver 192.0.2.1' }] } }, 'config.dns.options.1'],
+    [{ dns: { options: [{ value: '2' }] } }, 'config.dns.options.0'],
+    [{ dns: { options: [{ name: 'ndots', value: 2 }] } }, 'config.dns.options.0'],
     [{ dns: { dns_forward_rules: [{ basename: 'x', addr: '192.0.2.1' }] } }, 'config.dns.dns_forward_rules'],
     [{ standbys: ['web-1'] }, 'config.standbys.0'],
     [{ cache_drive: { size_mb: 100 } }, 'config.cache_drive'],
@@ -111,6 +114,23 @@ describe('bad configurations', () => {
       status: 200,
       body: { config: { services: [{ ports: [{ http_options: options }] }] } },
     })
+  })
+
+  test('options of resolv.conf are accepted as objects and as text, and stored as objects', async () => {
+    const options = [{ name: 'ndots', value: '2' }, { name: 'rotate', value: '' }, 'timeout:1', 'edns0']
+    const { body } = await create({}, { dns: { options } })
+    const stored = [
+      { name: 'ndots', value: '2' },
+      { name: 'rotate' },
+      { name: 'timeout', value: '1' },
+      { name: 'edns0' },
+    ]
+    expect(body.config.dns.options).toEqual(stored)
+    expect((await create({}, body.config)).body.config.dns.options).toEqual(stored)
+    await machines.settle()
+    expect(platform.fake.machines.machines.get(body.id)!.spec.dns?.options).toEqual([
+      ...['ndots:2', 'rotate', 'timeout:1', 'edns0'],
+    ])
   })
 
   test('any input is accepted or refused, and never causes an internal error', async () => {

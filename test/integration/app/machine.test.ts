@@ -23,6 +23,7 @@ describe('creating a machine', () => {
       instance_id: expect.stringMatching(/^[0-9A-HJKMNP-TV-Z]{26}$/),
       version: made.body.instance_id,
       private_ip: expect.stringMatching(/^fdaa:/),
+      restart_count: 0,
       image_ref: { registry: 'docker.io', repository: 'library/nginx', tag: 'latest', digest: '', labels: {} },
       created_at: expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/),
       updated_at: expect.stringMatching(/Z$/),

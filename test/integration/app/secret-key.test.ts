@@ -37,6 +37,30 @@ describe('keys of an app', () => {
       expect((await platform.call(method, `${path}/BOX`)).status).toBe(404)
   })
 
+  test('are read and used only when the stored version is at least min_version, which has the alias version', async () => {
+    const { version } = (await post('A/generate', { type: 'hs256' })).body
+    await post('B/generate', { type: 'xaes256gcm' })
+    const [plaintext, newer] = [base64('text'), version + 2]
+    const { signature } = (await post('A/sign', { plaintext })).body
+    const { ciphertext } = (await post('B/encrypt', { plaintext })).body
+    const calls: ['GET' | 'POST', string, object | undefined][] = [
+      ['GET', path, undefined],
+      ['GET', `${path}/A`, undefined],
+      ['POST', `${path}/A/sign`, { plaintext }],
+      ['POST', `${path}/A/verify`, { plaintext, signature }],
+      ['POST', `${path}/B/encrypt`, { plaintext }],
+      ['POST', `${path}/B/decrypt`, { ciphertext }],
+    ]
+    for (const [method, at, body] of calls) {
+      for (const name of ['min_version', 'version']) {
+        const ask = (least: number) => platform.call(method, `${at}?${name}=${least}`, body && { body })
+        expect([at, (await ask(version)).status]).toEqual([at, at.endsWith('verify') ? 204 : 200])
+        expect([at, (await ask(newer)).status]).toEqual([at, 412])
+      }
+      expect((await platform.call(method, `${at}?min_version=x`, body && { body })).status).toBe(400)
+    }
+  })
+
   test('sign and verify', async () => {
     const { public_key } = (await post('A/generate', { type: 'es256' })).body
     const { signature } = (await post('A/sign', { plaintext: base64('text') })).body
@@ -127,4 +151,14 @@ describe('keys of an app', () => {
     await platform.work()
     expect(await platform.sql('select 1 from secret_key')).toEqual([])
   })
+})
+
+test('a token for a separate key service is refused with what to use instead, and only to callers who are known', async () => {
+  const ask = (options: object) => platform.call('POST', '/v1/tokens/kms', options)
+  expect((await ask({ token: null })).status).toBe(401)
+  for (const options of [{}, { token: null, headers: { 'berth machine': 'fdaa:0:1:0:1:0:1:2' } }])
+    expect(await ask(options)).toMatchObject({
+      status: 404,
+      body: { error: expect.stringContaining('/v1/apps/{app_name}/secretkeys') },
+    })
 })

@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { beforeEach, describe, expect, test } from 'vitest'
 import { attachVolume, detachVolumes } from '../../../src/store/app/volume.ts'
 import { insertMachineRow } from '../../support/machine.ts'
+import { machinesOf } from '../../support/machine-platform.ts'
 import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()
@@ -58,6 +59,7 @@ describe('creating a volume', () => {
       attached_machine_id: null,
       attached_alloc_id: null,
       created_at: expect.stringMatching(/\.\d{3}Z$/),
+      updated_at: made.body.created_at,
       fstype: 'ext4',
       type: 'local',
       host_status: 'ok',
@@ -165,7 +167,10 @@ describe('changing a volume', () => {
       status: 200,
       body: { volume: { id, size_gb: 5, state: 'extending' }, needs_restart: false },
     })
-    expect((await extend(6)).status).toBe(409)
+    expect(await extend(6)).toMatchObject({
+      status: 409,
+      body: { error: 'cannot extend while extending; possible now: delete' },
+    })
     await settle(2)
     expect(fake.disks.get(id)).toBe(5)
     for (const size of [5, 4, 501, 'x', undefined]) expect((await extend(size)).status).toBe(422)
@@ -258,6 +263,26 @@ describe('attaching a volume', () => {
     await expect(attach({ appId, name: 'none', machineId: 'm3' })).rejects.toMatchObject({ code: 'not_found' })
     await platform.database.db.transaction((tx) => detachVolumes(tx, 'm1'))
     expect(await attach({ appId, name: 'data', machineId: 'm3' })).toEqual({ id: given[0]!.id })
+  })
+
+  test('works while it is extended: the machine has the new size when it is started', async () => {
+    const id = await ready()
+    const machines = machinesOf(platform, 'shop')
+    const extended = await platform.call('PUT', `${path}/${id}/extend`, { body: { size_gb: 5 } })
+    expect(extended.body.volume.state).toBe('extending')
+    const byId = await machines.create({}, { mounts: [{ volume: id, path: '/data' }] })
+    expect([byId.status, byId.body.config.mounts[0].volume]).toEqual([200, id])
+    await machines.settle()
+    expect(await machines.state(byId.body.id)).toBe('started')
+    expect(fake.disks.get(id)).toBe(5)
+    expect((await get(id)).body).toMatchObject({ state: 'created', size_gb: 5, attached_machine_id: byId.body.id })
+  })
+
+  test('by name finds one that is being extended', async () => {
+    const id = await ready()
+    await platform.call('PUT', `${path}/${id}/extend`, { body: { size_gb: 5 } })
+    const appId = await addMachine('m1')
+    expect(await attach({ appId, name: 'data', machineId: 'm1' })).toEqual({ id })
   })
 
   test('of another app is not possible', async () => {

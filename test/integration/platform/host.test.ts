@@ -90,9 +90,28 @@ test('the platform authority issues a certificate on request, also beside an upl
   expect([bare.body.configured, bare.body.status]).toEqual([false, 'pending_validation'])
   expect(bare.body.warning).toMatch(/no certificate left/)
   const checked = await platform.call('POST', `${path}/www.example.com/check`)
-  expect(checked.body.dns_records).toEqual({ a: [], aaaa: [], cname: [], resolved_addresses: [] })
+  expect(checked.body.dns_records).toEqual({
+    ...{ a: [], aaaa: [], cname: [], resolved_addresses: [] },
+    ...{ soa: null, acme_challenge_cname: null, ownership_txt: null },
+  })
   expect((await platform.call('DELETE', `${path}/www.example.com`)).status).toBe(204)
   expect((await platform.call('GET', `${path}/www.example.com`)).status).toBe(404)
+})
+
+test('a check shows the zone, the delegated challenge and the ownership record of a host name', async () => {
+  expect((await custom('www.example.com')).status).toBe(201)
+  const zone = { soa: 'ns1.example.com', acmeChallengeCname: 'a.acme.example.net', ownershipTxt: 'app-1' }
+  platform.fake.records = { a: ['1.1.1.1'], aaaa: ['2606:4700::1'], cname: [], ...zone }
+  const { body } = await platform.call('POST', `${path}/www.example.com/check`)
+  expect(body.dns_records).toEqual({
+    a: ['1.1.1.1'],
+    aaaa: ['2606:4700::1'],
+    cname: [],
+    resolved_addresses: ['1.1.1.1', '2606:4700::1'],
+    soa: 'ns1.example.com',
+    acme_challenge_cname: 'a.acme.example.net',
+    ownership_txt: 'app-1',
+  })
 })
 
 test('certificates of the platform authority are renewed before they expire, uploaded ones are not', async () => {

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Image, ImageError, type ImageStore } from '../../../src/drivers/image/driver.ts'
-import type { LogLine, MachineDriver, MachineExit } from '../../../src/drivers/machine/driver.ts'
+import type { ListenSocket, LogLine, MachineDriver, MachineExit } from '../../../src/drivers/machine/driver.ts'
 import { takeWithTies } from '../../../src/model/app/machine-log.ts'
 import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
 import { formatImageReference, type ImageConfig } from '../../../src/model/image.ts'
@@ -10,6 +10,8 @@ export interface FakeMachine {
   spec: MachineSpec
   is: 'down' | 'waiting' | 'up'
   frozen: boolean
+  /** When its program was started. */
+  since: number
   exits: MachineExit[]
   /** The number of times that its program was started. */
   starts: number
@@ -22,6 +24,8 @@ type Called = <T>(value: T) => Promise<T>
 /** A machine driver that keeps machines in memory. Tests end programs with `end`. */
 export class FakeMachines {
   readonly machines = new Map<string, FakeMachine>()
+  /** The logs of removed machines. */
+  readonly keptLogs = new Map<string, LogLine[]>()
   /** Makes starts fail with this message. */
   startProblem: string | undefined
   /** Makes programs exit at once with this code. */
@@ -34,6 +38,8 @@ export class FakeMachines {
   freezes = true
   /** The options of the last stop. */
   lastStop: MachineSpec['stop'] | undefined
+  /** The sockets that listen in every machine; undefined when they cannot be listed. */
+  listening: ListenSocket[] | undefined
   /** Whether machines have their own network namespace. */
   network: 'own' | 'none' = 'own'
   readonly listeners = new Set<(id: string) => void>()
@@ -42,9 +48,9 @@ export class FakeMachines {
   end(id: string, exit: Partial<MachineExit> = {}): void {
     const machine = this.machines.get(id)!
     const number = (machine.exits.at(-1)?.number ?? 0) + 1
-    const defaults = { at: Date.now(), exitCode: 0, signal: 0, oomKilled: false, requested: false, restarting: false }
-    machine.exits.push({ ...defaults, number, ...exit })
-    machine.is = exit.restarting ? 'up' : 'down'
+    const outcome = { requested: false, restarting: false, restartSeconds: 0 }
+    machine.exits.push({ at: Date.now(), exitCode: 0, signal: 0, oomKilled: false, ...outcome, number, ...exit })
+    machine.is = !exit.restarting ? 'down' : exit.restartSeconds ? 'waiting' : 'up'
     machine.frozen = false
     if (exit.restarting) machine.starts++
     for (const listener of this.listeners) listener(id)
@@ -63,15 +69,16 @@ export class FakeMachines {
         const exits = before?.spec.instanceId === spec.instanceId ? before.exits : []
         const starts = (before?.starts ?? 0) + 1
         const { memoryMb } = spec.limits
-        this.machines.set(spec.id, { spec, is: 'up', frozen: false, exits, starts, memoryMb, log: before?.log ?? [] })
+        const running = { is: 'up', frozen: false, since: Date.now() } as const
+        this.machines.set(spec.id, { spec, ...running, exits, starts, memoryMb, log: before?.log ?? [] })
         if (this.endsWith !== undefined) this.end(spec.id, { exitCode: this.endsWith })
         return called(undefined)
       },
       inspectMachine: (id, instanceId) => {
         const machine = this.machines.get(id)
         if (machine?.spec.instanceId !== instanceId) return { is: 'absent' }
-        const { is, frozen, exits } = machine
-        return is === 'up' ? { is, pid: 7, since: Date.now(), frozen, exits } : { is, exits }
+        const { is, frozen, since, exits } = machine
+        return is === 'up' ? { is, pid: 7, since, frozen, exits } : { is, exits }
       },
       onChange: (listener) => {
         this.listeners.add(listener)
@@ -107,6 +114,9 @@ export class FakeMachines {
         called([
           { pid: 1, stime: 1, rtime: 5, command: 'program', directory: '/', cpu: 0, rss: 4096, listen_sockets: [] },
         ]),
+      listListening: () => this.listening,
+      writeLog: (id, text) => void this.machines.get(id)?.log.push({ at: Date.now(), stream: 'platform', text }),
+      trimKeptLogs: () => called(undefined),
       readMemory: (id) => {
         const machine = this.machines.get(id)
         return machine && { limitBytes: machine.memoryMb * 1024 ** 2, usedBytes: 4096 }
@@ -117,9 +127,9 @@ export class FakeMachines {
         return called(fits)
       },
       reclaimMemory: (_id, bytes) => called(Math.min(bytes, 3 * 1024 ** 2)),
-      readLog: (id, lines) => called((this.machines.get(id)?.log ?? []).slice(-lines)),
+      readLog: (id, lines) => called(this.logOf(id).slice(-lines)),
       readLogAfter: (id, afterMs, lines) => {
-        const later = (this.machines.get(id)?.log ?? []).filter(({ at }) => at > afterMs)
+        const later = this.logOf(id).filter(({ at }) => at > afterMs)
         return called(
           takeWithTies(
             later.toSorted((a, b) => a.at - b.at),
@@ -129,10 +139,15 @@ export class FakeMachines {
       },
       followLog: (id, lines, signal) => this.follow(id, lines, signal),
       removeMachine: (id) => {
+        this.keptLogs.set(id, this.logOf(id))
         this.machines.delete(id)
         return called(undefined)
       },
     }
+  }
+
+  private logOf(id: string): LogLine[] {
+    return this.machines.get(id)?.log ?? this.keptLogs.get(id) ?? []
   }
 
   private async *follow(id: string, lines: number, signal: AbortSignal): AsyncGenerator<LogLine> {

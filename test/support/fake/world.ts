@@ -1,5 +1,6 @@
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import type { LiveContext } from '../../../src/live/context.ts'
+import type { NameRecords } from '../../../src/model/app/certificate.ts'
 import type { World } from '../../../src/reconcile/step.ts'
 import { turnsWith } from '../../../src/store/turn.ts'
 import { FakeApps } from './apps.ts'
@@ -18,6 +19,8 @@ export class FakeWorld extends FakeApps {
   readonly turns = turnsWith(async () => async () => undefined)
   /** The root tokens that were written to the file, oldest first. */
   rootTokens: string[] = []
+  /** The DNS records of every host name. */
+  records: NameRecords = { a: [], aaaa: [], cname: [], soa: null, acmeChallengeCname: null, ownershipTxt: null }
 
   reset(): void {
     const { encryptionKey, machines, images, machineDrivers } = this
@@ -36,7 +39,7 @@ export class FakeWorld extends FakeApps {
         return this.key
       },
       writeRootToken: (token) => void this.rootTokens.push(token),
-      lookUpName: () => this.called({ a: [], aaaa: [], cname: [] }),
+      lookUpName: () => this.called(this.records),
       db,
       turns: this.turns,
       encryptionKey: this.encryptionKey,
