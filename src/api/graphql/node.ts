@@ -1,3 +1,4 @@
+import { getOrg } from '../../actions/account/org.ts'
 import { listTokensOf } from '../../actions/account/token.ts'
 import { listAppsOf } from '../../actions/app/app.ts'
 import { listIpsOf } from '../../actions/app/ip.ts'
@@ -38,6 +39,8 @@ export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId'
     isCreditCardSaved: true,
     provisionsBetaExtensions: false,
     remoteBuilderImage: '',
+    allowAllCrossNetworkReplays: async () => (await getOrg(asker.ctx, asker.caller, org.slug)).crossNetworkReplays,
+    allowedReplaySourceOrgSlugs: [],
     addOns: connection([]),
     members: { ...connection([]), edges: [] },
     limitedAccessTokens: async () => connection(await activeTokens(asker, org.slug)),
@@ -97,6 +100,7 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
       // A machine refers back to its app.
       return { nodes: nodes.map((node) => ({ ...node, app: () => appNode(asker, app) })), totalCount: found.length }
     },
+    allocations: [],
     image: async ({ ref }: { ref: string }) => imageNode(await describeImage(ctx, app.name, ref)),
     // Clients add the shared address to this list themselves.
     ipAddresses: async () => {

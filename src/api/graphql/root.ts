@@ -1,4 +1,4 @@
-import { createOrg, getOrg, listVisibleOrgs } from '../../actions/account/org.ts'
+import { createOrg, getOrg, listVisibleOrgs, updateOrg } from '../../actions/account/org.ts'
 import { createDeployToken, createToken, listTokensOf, readExpiry } from '../../actions/account/token.ts'
 import { createApp, deleteApp, getApp, isNameFree } from '../../actions/app/app.ts'
 import { allocateIp, releaseIpOf } from '../../actions/app/ip.ts'
@@ -12,6 +12,7 @@ import { BerthError, invalid, notFound } from '../../model/errors.ts'
 import { checkBody } from '../http/validation.ts'
 import { type Asker, addressNode, appNode, appPage, organizationNode, type PageQuery } from './node.ts'
 import { connection, type GraphqlNode, regionNode, releaseNode, tokenNode, userNode } from './view.ts'
+import { machineById, volumeById } from './volume.ts'
 
 export function queryRoot(asker: Asker): GraphqlNode {
   const { ctx, caller } = asker
@@ -37,6 +38,13 @@ export function queryRoot(asker: Asker): GraphqlNode {
       requestRegion: ctx.settings.defaultRegion,
       regions: listRegions(ctx.settings).map(regionNode),
     }),
+    machine: ({ machineId }: { machineId: string }) => machineById(asker, machineId),
+    volume: ({ id }: { id: string }) => volumeById(asker, id),
+    addOns: connection([]),
+    canPerformBluegreenDeployment: async ({ name }: { name: string }) => {
+      await getAppByName(asker, name)
+      return true
+    },
     nearestRegion: () => regionNode(regionOf(ctx.settings.defaultRegion)),
     node: async ({ id }: { id: string }) => {
       const org = (await listVisibleOrgs(ctx)).find((one) => one.id === id)
@@ -110,6 +118,12 @@ export function mutationRoot(asker: Asker): GraphqlNode {
       const { name } = input
       const org = await createOrg(ctx, checkBody(CreateOrg, { slug: slugOf(name), name }))
       return { organization: organizationNode(asker, org) }
+    },
+    setAllowAllCrossNetworkReplays: async ({ input }: { input: { organizationSlug: string; allow: boolean } }) => {
+      const { slug } = await getOrgBySlug(asker, input.organizationSlug)
+      return {
+        organization: organizationNode(asker, await updateOrg(ctx, slug, { cross_network_replays: input.allow })),
+      }
     },
     createLimitedAccessToken: async ({ input }: { input: CreateTokenInput }) => {
       const org = await getOrgById(asker, input.organizationId)
