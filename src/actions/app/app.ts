@@ -10,6 +10,7 @@ import {
   runningMachineStates,
 } from '../../model/app/app.ts'
 import { machineIdPattern } from '../../model/app/machine.ts'
+import { appRoleReason } from '../../model/app/unsupported.ts'
 import { volumeIdPattern } from '../../model/app/volume.ts'
 import { invalid } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
@@ -24,13 +25,16 @@ import { type Context, checked, getCaller } from '../context.ts'
 import { readCursor, writeCursor } from '../cursor.ts'
 
 export async function createApp(ctx: Context, input: CreateApp): Promise<CreatedAppRow> {
-  const app = await checked(ctx, () => ({
-    id: newId(),
-    name: checkName(input.app_name ?? input.name),
-    orgSlug: slugOrNotFound(required('org_slug', input.org_slug)),
-    network: checkNetwork(ctx, input.network || defaultNetwork),
-    enableSubdomains: input.enable_subdomains ?? false,
-  }))
+  const app = await checked(ctx, () => {
+    if (input.app_role_id) throw invalid(appRoleReason(input.app_role_id))
+    return {
+      id: newId(),
+      name: checkName(input.app_name ?? input.name),
+      orgSlug: slugOrNotFound(required('org_slug', input.org_slug)),
+      network: checkNetwork(ctx, input.network || defaultNetwork),
+      enableSubdomains: input.enable_subdomains ?? false,
+    }
+  })
   const made = await insertApp(ctx.db, ctx.tokenHash, app)
   requireWriter(requireCaller(made?.caller))
   if (!made?.orgFound) throw organizationNotFound()

@@ -1,7 +1,7 @@
 // flyctl reports builds to the platform, also when an image only has to be found in its registry. Nothing is built here.
 import { Type } from 'typebox'
 import { checkWritableApp } from '../../actions/app/app.ts'
-import { noBuilderReason } from '../../model/app/image-build.ts'
+import { noBuilderReason } from '../../model/app/unsupported.ts'
 import { invalid } from '../../model/errors.ts'
 import { foreignApp, noApp } from '../app/error-text.ts'
 import type { Route } from '../http/route.ts'

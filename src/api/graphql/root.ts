@@ -58,6 +58,7 @@ interface CreateAppInput {
   name?: string | null
   network?: string | null
   enableSubdomains?: boolean | null
+  appRoleId?: string | null
 }
 
 interface DeleteAppArguments {
@@ -106,6 +107,7 @@ export function mutationRoot(asker: Asker): GraphqlNode {
         ...(input.name ? { app_name: input.name } : {}),
         ...(input.network ? { network: input.network } : {}),
         ...(input.enableSubdomains ? { enable_subdomains: true } : {}),
+        ...(input.appRoleId ? { app_role_id: input.appRoleId } : {}),
       })
       return { app: appNode(asker, { ...made, orgId: org.id, machineCount: 0, startedCount: 0, volumeCount: 0 }) }
     },

@@ -8,7 +8,7 @@ import {
   visit,
   visitWithTypeInfo,
 } from 'graphql'
-import { noBuilderReason } from '../../model/app/image-build.ts'
+import { noBuilderReason, noPostgresAppReason } from '../../model/app/unsupported.ts'
 
 const noAddOns =
   'this platform has no add-ons of third parties, such as Redis and object storage: run the program as an app, or use managed Postgres'
@@ -17,13 +17,14 @@ const noWireGuard =
 const noSsh = 'machines have no SSH access on this platform: run commands with "machine exec"'
 const noEgress = 'this platform has no egress addresses: what machines send leaves by the address of the host'
 const noUsers = 'this platform has no user accounts: create a token of the organization for each person instead'
-const noLegacyPostgres = 'this platform has no Postgres apps: use managed Postgres (mpg) instead'
+const certificatesElsewhere =
+  'certificates are not part of GraphQL on this platform: use /v1/apps/{app_name}/certificates'
 const noReplaySources = 'requests cannot be replayed from other organizations on this platform'
 
 /** Why a field is refused, by its type and its name. */
 const reasons: Readonly<Record<string, string>> = {
   ...ofType('Queries', noAddOns, ['addOn', 'addOnPlans', 'addOnProvider']),
-  ...ofType('Queries', noLegacyPostgres, ['postgresAttachments']),
+  ...ofType('Queries', noPostgresAppReason, ['postgresAttachments']),
   // Clients recognize these words and go on without a newer image.
   ...ofType('Queries', 'Unknown repository: this platform publishes no images of its own', [
     'latestImageDetails',
@@ -52,7 +53,11 @@ const reasons: Readonly<Record<string, string>> = {
   ...ofType('Mutations', noSsh, ['issueCertificate']),
   ...ofType('Mutations', noEgress, ['allocateEgressIpAddress', 'releaseEgressIpAddress']),
   ...ofType('Mutations', noUsers, ['createOrganizationInvitation', 'deleteOrganizationMembership']),
-  ...ofType('Mutations', noLegacyPostgres, ['attachPostgresCluster', 'detachPostgresCluster', 'enablePostgresConsul']),
+  ...ofType('Mutations', noPostgresAppReason, [
+    'attachPostgresCluster',
+    'detachPostgresCluster',
+    'enablePostgresConsul',
+  ]),
   ...ofType('Mutations', noReplaySources, ['addAllowedReplaySourceOrgs', 'removeAllowedReplaySourceOrgs']),
   ...ofType('Mutations', 'apps have no locks on this platform; machines have leases', ['lockApp', 'unlockApp']),
   ...ofType('Mutations', 'tokens do not end with a session on this platform: revoke the token instead', ['logOut']),
@@ -63,6 +68,13 @@ const reasons: Readonly<Record<string, string>> = {
   ...ofType('Mutations', 'this platform sends nothing to a support service: run "berth doctor" on its host', [
     'createDoctorUrl',
   ]),
+  ...ofType('Mutations', certificatesElsewhere, ['addCertificate', 'checkCertificate', 'deleteCertificate']),
+  ...ofType(
+    'Mutations',
+    'organizations cannot be deleted on this platform: delete what is in them and revoke their tokens',
+    ['deleteOrganization'],
+  ),
+  ...ofType('App', certificatesElsewhere, ['certificate', 'certificates']),
   ...ofType('Organization', noAddOns, ['extensionSsoLink']),
   ...ofType('Organization', noWireGuard, ['delegatedWireGuardTokens', 'wireGuardPeer', 'wireGuardPeers']),
   ...ofType('Organization', noSsh, ['loggedCertificates']),

@@ -72,9 +72,11 @@ const answered: Record<string, string> = {
 /** What a self-hosted platform does not have. The selections do not matter: a refusal comes before they are read. */
 const refused = [
   'mutation addAllowedReplaySourceOrgs',
+  'mutation addCertificate',
   'mutation addWireGuardPeer',
   'mutation allocateEgressIpAddress',
   'mutation attachPostgresCluster',
+  'mutation checkCertificate',
   'mutation createAddOn',
   'mutation createBuild',
   'mutation createDelegatedWireGuardToken',
@@ -82,7 +84,9 @@ const refused = [
   'mutation createExtensionTosAgreement',
   'mutation createOrganizationInvitation',
   'mutation deleteAddOn',
+  'mutation deleteCertificate',
   'mutation deleteDelegatedWireGuardToken',
+  'mutation deleteOrganization',
   'mutation deleteOrganizationMembership',
   'mutation detachPostgresCluster',
   'mutation enablePostgresConsul',
@@ -104,6 +108,7 @@ const refused = [
   'query addOn',
   'query addOnPlans',
   'query addOnProvider',
+  'query app certificates',
   'query latestImageDetails',
   'query latestImageTag',
   'query organization delegatedWireGuardTokens',
@@ -115,12 +120,12 @@ const refused = [
   'query viewer agreedToProviderTos',
 ]
 
+const types: Record<string, string> = { app: 'App', organization: 'Organization', viewer: 'User' }
+
 /** `query organization wireGuardPeers` → a document with a variable of a type that the schema does not know. */
 function documentOf(operation: string): string {
   const [kind, root, inner] = operation.split(' ')
-  const selection = inner
-    ? `{ ... on ${root === 'viewer' ? 'User' : 'Organization'} { ${inner} { nodes { id } } } }`
-    : '{ id }'
+  const selection = inner ? `{ ... on ${types[root!]} { ${inner} { nodes { id } } } }` : '{ id }'
   return `${kind} ($input: UnknownInput!) { ${root}(input: $input) ${selection} }`
 }
 
@@ -153,6 +158,21 @@ describe('a refused operation', () => {
         { message: expect.stringContaining('no add-ons of third parties'), extensions: { code: 'UNSUPPORTED' } },
       ],
     })
+    expect((await platform.call('GET', '/v1/apps/left')).status).toBe(404)
+  })
+
+  test.each([
+    ['postgres_cluster', 'use managed Postgres'],
+    ['remote-docker-builder', 'does not build images'],
+    ['firecracker', 'apps have no roles'],
+  ])('leaves no app behind that %s needs', async (role, reason) => {
+    const body = { name: 'left', org_slug: 'personal', network: '', app_role_id: role }
+    const made = await platform.call('POST', '/v1/apps?wait=true', { body })
+    expect(made).toMatchObject({ status: 422, body: { error: expect.stringContaining(reason) } })
+    const query = 'mutation ($input: CreateAppInput!) { createApp(input: $input) { app { id } } }'
+    const variables = { input: { organizationId: 'personal', name: 'left', appRoleId: role } }
+    const { body: answer } = await platform.call('POST', '/graphql', { body: { query, variables } })
+    expect(answer.errors[0].message).toContain(reason)
     expect((await platform.call('GET', '/v1/apps/left')).status).toBe(404)
   })
 

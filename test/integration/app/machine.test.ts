@@ -241,7 +241,7 @@ describe('creating a machine', () => {
     await settle()
     const named = await started({}, { mounts: [{ name: 'data', path: '/x' }] })
     expect((await machines.call('GET', named)).body.config.mounts).toEqual([
-      { name: 'data', path: '/x', volume: volume.body.id },
+      { name: 'data', path: '/x', volume: volume.body.id, size_gb: 3 },
     ])
     await machines.call('POST', named, '', { body: { config: { image: 'nginx' } } })
     await settle()
