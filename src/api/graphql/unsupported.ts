@@ -13,7 +13,7 @@ import { noBuilderReason, noPostgresAppReason } from '../../model/app/unsupporte
 const noAddOns =
   'this platform has no add-ons of third parties, such as Redis and object storage: run the program as an app, or use managed Postgres'
 const noWireGuard =
-  'this platform has no WireGuard tunnels into private networks: run commands with "machine exec" and reach apps through the edge'
+  'this platform has no WireGuard tunnels into private networks: run commands with "machine exec", restart with "machine restart" and reach apps through the edge'
 const noSsh = 'machines have no SSH access on this platform: run commands with "machine exec"'
 const noEgress = 'this platform has no egress addresses: what machines send leaves by the address of the host'
 const noUsers = 'this platform has no user accounts: create a token of the organization for each person instead'
