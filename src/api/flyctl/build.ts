@@ -1,9 +1,12 @@
 // flyctl reports builds to the platform, also when an image only has to be found in its registry. Nothing is built here.
 import { Type } from 'typebox'
+import { getOrg } from '../../actions/account/org.ts'
 import { checkWritableApp } from '../../actions/app/app.ts'
+import { getCaller } from '../../actions/context.ts'
 import { noBuilderReason } from '../../model/app/unsupported.ts'
 import { invalid } from '../../model/errors.ts'
 import { foreignApp, noApp } from '../app/error-text.ts'
+import { noOrganization } from '../error-text.ts'
 import type { Route } from '../http/route.ts'
 import { InternalOrg, internalRoute } from './route.ts'
 
@@ -16,7 +19,7 @@ const BuildView = Type.Object(
   { title: 'FlyctlBuild' },
 )
 const errors = { 403: foreignApp, 404: noApp, 422: 'A field is missing or not valid.' }
-const noBuilder = { 422: 'Always: this platform does not build images.' }
+const noBuilder = { 422: 'Any valid request: this platform does not build images.' }
 
 export const flyctlBuildRoutes: Route[] = [
   internalRoute({
@@ -60,7 +63,10 @@ export const flyctlBuildRoutes: Route[] = [
     scope: 'write',
     status: 200,
     errors: noBuilder,
-    run: refuseBuilder,
+    run: async ({ ctx }) => {
+      await getCaller(ctx)
+      throw invalid(noBuilderReason)
+    },
   }),
   internalRoute({
     method: 'POST',
@@ -70,11 +76,10 @@ export const flyctlBuildRoutes: Route[] = [
     scope: 'write',
     params: InternalOrg,
     status: 201,
-    errors: noBuilder,
-    run: refuseBuilder,
+    errors: { 404: noOrganization, ...noBuilder },
+    run: async ({ ctx, params }) => {
+      await getOrg(ctx, await getCaller(ctx), params.org_slug)
+      throw invalid(noBuilderReason)
+    },
   }),
 ]
-
-function refuseBuilder(): never {
-  throw invalid(noBuilderReason)
-}
