@@ -125,8 +125,8 @@ async function findStateBeforeItsEnd(
   return [changes[end + 1]?.status, 'stopped'].find((status) => status !== undefined && states.has(status))
 }
 
-/** Covers the exits of a program that was restarted often. */
-const eventsBeforeItsEnd = 20
+/** As many as are kept: a program that was restarted often has many exits. */
+const eventsBeforeItsEnd = 100
 
 async function findResultOfOld(
   ctx: LiveContext,

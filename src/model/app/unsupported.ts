@@ -6,11 +6,11 @@ export const noBuilderReason =
 export const noPostgresAppReason = 'this platform has no Postgres apps: use managed Postgres (mpg) instead'
 
 /** Clients give a role to apps whose machines they set up with images of their vendor. */
-const appRoles: Readonly<Record<string, string>> = {
-  postgres_cluster: noPostgresAppReason,
-  'remote-docker-builder': noBuilderReason,
-}
+const appRoles: ReadonlyMap<string, string> = new Map([
+  ['postgres_cluster', noPostgresAppReason],
+  ['remote-docker-builder', noBuilderReason],
+])
 
 export function appRoleReason(role: string): string {
-  return appRoles[role] ?? 'apps have no roles on this platform: leave out app_role_id'
+  return appRoles.get(role) ?? 'apps have no roles on this platform: leave out app_role_id'
 }

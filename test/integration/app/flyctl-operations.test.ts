@@ -164,7 +164,7 @@ describe('a refused operation', () => {
   test.each([
     ['postgres_cluster', 'use managed Postgres'],
     ['remote-docker-builder', 'does not build images'],
-    ['firecracker', 'apps have no roles'],
+    ['constructor', 'apps have no roles'],
   ])('leaves no app behind that %s needs', async (role, reason) => {
     const body = { name: 'left', org_slug: 'personal', network: '', app_role_id: role }
     const made = await platform.call('POST', '/v1/apps?wait=true', { body })
