@@ -100,6 +100,30 @@ test('enables and disables extensions', async () => {
   expect(await find('citext')).toMatchObject({ installed: null })
 })
 
+test('runs a release command in a machine that the client starts, and reports its exit code', async () => {
+  const registry = await startRegistry()
+  try {
+    const image = await pushImage(registry, { repository: 'migrate', ...busyboxImage() })
+    await call('POST', '/v1/apps?wait=true', { name: 'migrated', org_slug: 'personal' })
+    const path = '/v1/apps/migrated/machines'
+    const config = { image: image.reference, auto_destroy: true, restart: { policy: 'no' } }
+    const command = { init: { exec: ['/bin/busybox', 'sh', '-c', 'exit 4'] } }
+    const made = await call('POST', path, { config: { ...config, ...command }, skip_launch: true })
+    expect(made.status, JSON.stringify(made.body)).toBe(200)
+    const machine = `${path}/${made.body.id}`
+    expect((await call('GET', `${machine}/wait?state=stopped&timeout=60`)).status).toBe(200)
+    expect((await call('POST', `${machine}/start`)).body.previous_state).toBe('stopped')
+    for (const state of ['started', 'destroyed']) {
+      const reached = await call('GET', `${machine}/wait?state=${state}&timeout=60`)
+      expect(reached, JSON.stringify(reached.body)).toMatchObject({ status: 200, body: { ok: true } })
+    }
+    const { events } = (await call('GET', machine)).body
+    expect(events.find(({ type }: { type: string }) => type === 'exit').request.exit_event.exit_code).toBe(4)
+  } finally {
+    await registry.close()
+  }
+})
+
 test('resolves an image in its registry without pulling it', async () => {
   const registry = await startRegistry()
   try {

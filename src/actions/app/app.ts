@@ -10,25 +10,33 @@ import {
   networkPattern,
   runningMachineStates,
 } from '../../model/app/app.ts'
+import { machineIdPattern } from '../../model/app/machine.ts'
+import { appRoleReason } from '../../model/app/unsupported.ts'
+import { volumeIdPattern } from '../../model/app/volume.ts'
 import { invalid } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import { revokeAppTokens } from '../../store/account/token.ts'
-import { findApp, insertApp, listApps, runningMachines } from '../../store/app/app.ts'
+import { findApp, findAppNameOf, insertApp, listApps, runningMachines } from '../../store/app/app.ts'
+import { machineNotFound } from '../../store/app/machine.ts'
 import { appNotFound, getVisibleApp, getWritableApp } from '../../store/app/visible.ts'
+import { volumeNotFound } from '../../store/app/volume.ts'
 import { lockState, transition } from '../../store/transition.ts'
 import { isPermitted } from '../account/access.ts'
 import { organizationNotFound, slugOrNotFound } from '../account/org.ts'
-import { type Context, checked } from '../context.ts'
+import { type Context, checked, getCaller } from '../context.ts'
 import { readCursor, writeCursor } from '../cursor.ts'
 
 export async function createApp(ctx: Context, input: CreateApp): Promise<CreatedAppRow> {
-  const app = await checked(ctx, () => ({
-    id: newId(),
-    name: checkName(input.app_name ?? input.name),
-    orgSlug: slugOrNotFound(required('org_slug', input.org_slug)),
-    network: checkNetwork(ctx, input.network || defaultNetwork),
-    enableSubdomains: input.enable_subdomains ?? false,
-  }))
+  const app = await checked(ctx, () => {
+    if (input.app_role_id) throw invalid(appRoleReason(input.app_role_id))
+    return {
+      id: newId(),
+      name: checkName(input.app_name ?? input.name),
+      orgSlug: slugOrNotFound(required('org_slug', input.org_slug)),
+      network: checkNetwork(ctx, input.network || defaultNetwork),
+      enableSubdomains: input.enable_subdomains ?? false,
+    }
+  })
   const made = await insertApp(ctx.db, ctx.tokenHash, app)
   requireWriter(requireCaller(made?.caller))
   if (!made?.orgFound) throw organizationNotFound()
@@ -40,12 +48,26 @@ export async function getApp(ctx: Context, name: string): Promise<AppSummary> {
   return (await getVisibleApp(ctx.db, ctx.tokenHash, name)).app
 }
 
+/** Throws unless the caller may change the app. */
+export async function checkWritableApp(ctx: Context, name: string): Promise<void> {
+  await getWritableApp(ctx.db, ctx.tokenHash, name)
+}
+
 /** Names are global, so apps of other organizations count. */
 export async function isNameFree(ctx: Context, name: string): Promise<boolean> {
   if (!appNamePattern.test(name)) return false
   const found = await findApp(ctx.db, ctx.tokenHash, name)
   requireCaller(found?.caller)
   return !found?.app
+}
+
+/** Finds the app of a machine or volume that the caller knows only by its id. Access to the app is yet to be checked. */
+export async function getAppNameOf(ctx: Context, kind: 'machine' | 'volume', id: string): Promise<string> {
+  const caller = await getCaller(ctx)
+  const pattern = kind === 'machine' ? machineIdPattern : volumeIdPattern
+  const name = pattern.test(id) ? await findAppNameOf(ctx.db, id, caller) : undefined
+  if (name === undefined) throw kind === 'machine' ? machineNotFound() : volumeNotFound()
+  return name
 }
 
 export interface AppQuery {

@@ -25,6 +25,9 @@ export async function allocateIp(ctx: Context, appName: string, input: CreateIp)
   const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
   const isOwn = !input.org_slug || input.org_slug === app.orgSlug
   const orgId = isOwn ? app.orgId : (await getOrg(ctx, await getCaller(ctx), input.org_slug!)).id
+  if (type !== 'private_v6' && orgId !== app.orgId) {
+    throw badRequest('org_slug may be another organization than that of the app with private_v6 only')
+  }
   const asked: NewIp = {
     appId: app.id,
     type,
@@ -58,9 +61,7 @@ function checkInput(input: CreateIp): IpType {
   if (!type) {
     throw badRequest(`${input.type} is not possible here: what machines send leaves by the address of the host`)
   }
-  if (type !== 'private_v6' && (input.network || input.org_slug)) {
-    throw badRequest('network and org_slug go with private_v6 only')
-  }
+  if (type !== 'private_v6' && input.network) throw badRequest('network goes with private_v6 only')
   if (input.network && !networkPattern.test(input.network)) {
     throw badRequest('network must start with a letter and have at most 63 letters, digits and dashes')
   }

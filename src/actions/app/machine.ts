@@ -17,7 +17,7 @@ import {
   type MachineFilter,
   machineNotFound,
 } from '../../store/app/machine.ts'
-import { insertVersion, launchMachine, setConfig, setLease } from '../../store/app/machine-command.ts'
+import { insertVersion, keepStopped, launchMachine, setConfig, setLease } from '../../store/app/machine-command.ts'
 import { insertMachine, transactionWithSlot } from '../../store/app/machine-create.ts'
 import { sealSecretsForMachine } from '../../store/app/secret.ts'
 import { attachVolume } from '../../store/app/volume.ts'
@@ -80,6 +80,7 @@ async function create(
     await setLease(tx, id, { nonce: newNonce(), owner: caller.tokenId, description: '', seconds: input.lease_ttl })
   }
   if (isLaunched) await launchMachine(tx, { id, config }, 'launch')
+  else await keepStopped(tx, id)
   const made = await lockMachine(tx, id)
   // The response shows the created machine; later states are reported by `wait` and events.
   return { ...made!, state: 'created' }

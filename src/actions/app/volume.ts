@@ -29,6 +29,7 @@ import {
   type OrgVolumeFilter,
   setVolumeBackups,
   setVolumeSize,
+  type VolumeSource,
   volumeNotFound,
 } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
@@ -39,18 +40,20 @@ import { type Context, checked, getCaller } from '../context.ts'
 import { type ChangePage, pageOfChanges } from '../cursor.ts'
 
 export async function createVolume(ctx: Context, appName: string, input: CreateVolume): Promise<Volume> {
-  const { region, source } = await checked(ctx, () => ({
-    region: regionOf(ctx, input.region),
-    source: readSource(input),
-  }))
+  const { region, source } = await checked(ctx, () => {
+    const from = readSource(input)
+    // A copy stays in the region of its source unless another is named.
+    return { region: from && !input.region ? undefined : regionOf(ctx, input.region), source: from }
+  })
   const app = await getWritableApp(ctx.db, ctx.tokenHash, appName)
   return ctx.db.transaction(async (tx) => {
-    const sizeGb = await sizeFor(tx, app.orgId, input.size_gb, source)
+    const origin = source && (await getSource(tx, app.orgId, source))
+    const sizeGb = sizeFor(input.size_gb, origin)
     const volume = await insertVolume(tx, {
       id: `vol_${newId()}`,
       appId: app.id,
       name: input.name,
-      region,
+      region: region ?? origin!.region,
       sizeGb,
       snapshotRetention: input.snapshot_retention ?? defaultRetentionDays,
       autoBackup: input.auto_backup_enabled ?? true,
@@ -169,17 +172,21 @@ function readSource(input: CreateVolume): Source | undefined {
   return { volumeId: input.source_volume_id }
 }
 
-async function sizeFor(tx: Tx, orgId: string, asked: number | undefined, source: Source | undefined): Promise<number> {
-  if (!source) return asked ?? defaultSizeGb
+async function getSource(tx: Tx, orgId: string, source: Source): Promise<VolumeSource> {
   const found = await findSource(tx, orgId, source)
   if (!found) throw 'volumeId' in source ? volumeNotFound() : notFound('snapshot not found')
   if (!['created', 'extending', 'pending_destroy'].includes(found.state)) {
     throw precondition(`what is to be copied is ${found.state}`)
   }
-  if (asked !== undefined && asked < found.sizeGb) {
-    throw invalid(`size_gb must be at least the ${found.sizeGb} of the source`)
+  return found
+}
+
+function sizeFor(asked: number | undefined, source: VolumeSource | undefined): number {
+  if (!source) return asked ?? defaultSizeGb
+  if (asked !== undefined && asked < source.sizeGb) {
+    throw invalid(`size_gb must be at least the ${source.sizeGb} of the source`)
   }
-  return asked ?? found.sizeGb
+  return asked ?? source.sizeGb
 }
 
 function regionOf(ctx: Context, asked: string | undefined): string {

@@ -34,7 +34,7 @@ export const EventView = Type.Object(
 export const ConfigView = Type.Unsafe<MachineConfig>({
   type: 'object',
   additionalProperties: true,
-  description: 'The configuration as it was sent, with defaults for sizes.',
+  description: 'The configuration as it was sent, with defaults for sizes and the names and sizes of its volumes.',
 })
 
 export const MachineView = Type.Object(
@@ -124,7 +124,7 @@ export function machineView(settings: PlatformSettings, machine: MachineDetails,
     ...(machine.failure !== null && { failure: machine.failure }),
     ...programView(machine),
     ...(!options.summary && {
-      config: machine.config,
+      config: configView(machine),
       incomplete_config: null,
       events: machine.events.map(eventView),
       checks: machine.checks.map(({ updatedAt, ...check }) => ({ ...check, updated_at: `${updatedAt.slice(0, 19)}Z` })),
@@ -145,6 +145,16 @@ function programView({ restartCount, lastExit, nextRestartAt, warnings }: Machin
     ...(isDown && { next_restart_at: new Date(toMillis(nextRestartAt)).toISOString() }),
     ...(warnings && { warnings }),
   }
+}
+
+/** Clients that copy a machine create its volumes with the name and the size of their mounts. */
+export function configView({ config, volumes }: MachineDetails): MachineConfig {
+  if (!config.mounts || !volumes) return config
+  const mounts = config.mounts.map((mount) => {
+    const volume = volumes[mount.volume ?? '']
+    return volume ? { ...mount, name: volume.name, size_gb: volume.sizeGb } : mount
+  })
+  return { ...config, mounts }
 }
 
 /** Until the image has been resolved, the fields are derived from its reference. */

@@ -106,7 +106,7 @@ export const machineRoutes: Route[] = [
     tag: 'Machines',
     summary: 'Create a machine',
     description:
-      'Returns immediately with the state `created`; the machine is then started unless `skip_launch` is set. If its image or program cannot be started the first time, the machine is destroyed; `failure` and its events say why.',
+      'Returns immediately with the state `created`; the machine is then started, or `stopped` if `skip_launch` is set. If its image or program cannot be started the first time, the machine is destroyed; `failure` and its events say why.',
     scope: 'write',
     targets: (call) => [{ app: call.params.app_name!, machine: newName, action: action.create }, ...mountTargets(call)],
     params: ByApp,

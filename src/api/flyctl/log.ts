@@ -72,13 +72,18 @@ function nanosOf(ms: number): bigint {
   return BigInt(whole) * 1_000_000n + BigInt(Math.round((ms - whole) * 1e6))
 }
 
+/** flyctl stops to wait for the log of a release command at this wording. */
+function platformMessage(text: string): string {
+  return text.replace(/^exited with code (\d+)$/, 'Main child exited normally with code: $1')
+}
+
 function entryView({ at, text, stream, machineId, region }: AppLogLine) {
   return {
     id: `${machineId}-${nanosOf(at)}`,
     type: 'log',
     attributes: {
       timestamp: new Date(at).toISOString(),
-      message: text,
+      message: stream === 'platform' ? platformMessage(text) : text,
       level: 'info',
       instance: machineId,
       region,

@@ -162,18 +162,23 @@ export const flyctlPostgresRoutes: Route[] = families.flatMap(({ family, suffix 
       path: `${base}/backups`,
       id: id('CreateBackup'),
       summary: 'Take a backup now',
+      description: 'Every backup is a full one; `message` says so when another type was requested.',
       scope: 'write',
       action: 'create',
       params: ById,
       body: Type.Object({
-        type: Type.Optional(Type.String({ description: 'Has no effect; every backup is a full one.' })),
+        type: Type.Optional(Type.String({ description: '`full`; `incr` and `diff` also make a full one.' })),
       }),
       status: 201,
       errors: { 404: noCluster, 409: 'A backup is in progress.', 422: notReady },
-      run: async ({ ctx, params }) => {
+      run: async ({ ctx, params, body }) => {
         await createBackup(ctx, params.postgres_cluster_id)
         const [newest] = await listBackupsOf(ctx, params.postgres_cluster_id)
-        return { data: newest && backupView(newest) }
+        const isOther = body.type !== undefined && body.type !== '' && body.type !== 'full'
+        return {
+          data: newest && backupView(newest),
+          ...(isOther && { message: `a full backup is being made, because there are no ${body.type} backups here` }),
+        }
       },
     }),
     internalRoute({

@@ -1,4 +1,5 @@
 import type { Route } from '../http/route.ts'
+import { flyctlBuildRoutes } from './build.ts'
 import { flyctlDatabaseRoutes } from './database.ts'
 import { flyctlLogRoutes } from './log.ts'
 import { flyctlOrgRoutes } from './org.ts'
@@ -11,5 +12,6 @@ export const flyctlRoutes: Route[] = [
   ...flyctlPostgresRoutes,
   ...flyctlDatabaseRoutes,
   ...flyctlReleaseRoutes,
+  ...flyctlBuildRoutes,
   ...flyctlLogRoutes,
 ]

@@ -12,6 +12,7 @@ import {
 } from 'graphql'
 import { BerthError, badRequest } from '../../model/errors.ts'
 import { graphqlSchema } from './schema.ts'
+import { findUnsupported } from './unsupported.ts'
 import { type GraphqlNode, refusalView } from './view.ts'
 
 // Ten times more than the queries of all known clients need. An introspection query has about 300 tokens.
@@ -37,6 +38,8 @@ export async function answerQuery(rootValue: GraphqlNode, { query, variables, op
   const schema = graphqlSchema()
   const document = parseQuery(query)
   if (document instanceof GraphQLError) return { errors: [view(document)] }
+  const unsupported = findUnsupported(schema, document)
+  if (unsupported.length > 0) return { errors: unsupported }
   const invalid = validate(schema, document, undefined, { maxErrors: 10 })
   if (invalid.length > 0) return { errors: invalid.map(view) }
   const tooLarge = checkSize(document)

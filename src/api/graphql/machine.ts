@@ -3,13 +3,14 @@ import { regionOf } from '../../model/account/region.ts'
 import type { MachineDetails } from '../../model/app/machine.ts'
 import { machineAddress } from '../../model/network.ts'
 import { toRfc3339 } from '../../model/time.ts'
+import { configView } from '../app/machine-view.ts'
 import { connection, type GraphqlNode, regionNode } from './view.ts'
 
 /** The prefix length of the subnet of a machine, which has 16 bits below its address. */
 const privateBits = 112
 
 export function machineNode({ settings }: LiveContext, machine: MachineDetails): GraphqlNode {
-  const { id, name, state, region, instanceId, config, slot, networkNumber } = machine
+  const { id, name, state, region, instanceId, slot, networkNumber } = machine
   const address = slot === null ? undefined : machineAddress(settings.homeNumber, networkNumber, slot)
   return {
     __typename: 'Machine',
@@ -18,7 +19,7 @@ export function machineNode({ settings }: LiveContext, machine: MachineDetails):
     state,
     region,
     instanceId,
-    config,
+    config: configView(machine),
     createdAt: toRfc3339(machine.createdAt),
     updatedAt: toRfc3339(machine.updatedAt),
     host: { id: region },

@@ -1,4 +1,5 @@
 import { requirePermitted } from '../../actions/account/access.ts'
+import { getOrg } from '../../actions/account/org.ts'
 import { getCurrentToken, listTokensOf } from '../../actions/account/token.ts'
 import { getApp, listAppsOf } from '../../actions/app/app.ts'
 import { listIpsOf } from '../../actions/app/ip.ts'
@@ -40,6 +41,8 @@ export function organizationNode(asker: Asker, org: Pick<Org, 'id' | 'numericId'
     isCreditCardSaved: true,
     provisionsBetaExtensions: false,
     remoteBuilderImage: '',
+    allowAllCrossNetworkReplays: async () => (await getOrg(asker.ctx, asker.caller, org.slug)).crossNetworkReplays,
+    allowedReplaySourceOrgSlugs: [],
     addOns: connection([]),
     members: { ...connection([]), edges: [] },
     limitedAccessTokens: async () => connection(await activeTokens(asker, org.slug)),
@@ -99,6 +102,7 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
       // A machine refers back to its app.
       return { nodes: nodes.map((node) => ({ ...node, app: () => appNode(asker, app) })), totalCount: found.length }
     },
+    allocations: [],
     image: async ({ ref }: { ref: string }) => {
       requirePermitted(ctx, wholeApp({ org: app.orgNumericId, app: app.numericId }, action.write)) // as describeImage does
       return imageNode(await describeImage(ctx, app.name, ref))

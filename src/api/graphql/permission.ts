@@ -31,7 +31,11 @@ const queryRequirements: Record<string, Requires> = {
   appNameAvailable: nothing,
   platform: nothing,
   nearestRegion: nothing,
+  machine: nothing,
+  volume: nothing,
+  addOns: nothing,
   app: ({ name }) => ({ bits: action.read, targets: [{ app: name ?? '' }] }),
+  canPerformBluegreenDeployment: ({ name }) => ({ bits: action.read, targets: [{ app: name }] }),
 }
 
 const ofApp =
@@ -42,6 +46,10 @@ const mutationRequirements: Record<string, Requires> = {
   createApp: ({ input }, asker) => ({
     bits: action.create,
     targets: getOrgById(asker, input.organizationId).then(({ slug }) => [{ newAppIn: slug }]),
+  }),
+  setAllowAllCrossNetworkReplays: ({ input }) => ({
+    bits: action.write,
+    targets: [{ org: input.organizationSlug }],
   }),
   deleteApp: ({ appId, input }) => ({ bits: action.delete, targets: [{ app: input?.appId ?? appId ?? '' }] }),
   setSecrets: ofApp(action.write),

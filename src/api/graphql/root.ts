@@ -1,5 +1,5 @@
 import { requireAccess, requirePermitted } from '../../actions/account/access.ts'
-import { createOrg, getOrg, listOrgsOf, permittedOrgs } from '../../actions/account/org.ts'
+import { createOrg, getOrg, listOrgsOf, permittedOrgs, updateOrg } from '../../actions/account/org.ts'
 import {
   createDeployToken,
   createToken,
@@ -21,6 +21,7 @@ import { BerthError, invalid, notFound } from '../../model/errors.ts'
 import { checkBody } from '../http/validation.ts'
 import { type Asker, addressNode, appNode, appPage, organizationNode, type PageQuery } from './node.ts'
 import { connection, type GraphqlNode, regionNode, releaseNode, tokenNode, userNode } from './view.ts'
+import { machineById, volumeById } from './volume.ts'
 
 export function queryRoot(asker: Asker): GraphqlNode {
   const { ctx, caller } = asker
@@ -50,6 +51,13 @@ export function queryRoot(asker: Asker): GraphqlNode {
       requestRegion: ctx.settings.defaultRegion,
       regions: listRegions(ctx.settings).map(regionNode),
     }),
+    machine: ({ machineId }: { machineId: string }) => machineById(asker, machineId),
+    volume: ({ id }: { id: string }) => volumeById(asker, id),
+    addOns: connection([]),
+    canPerformBluegreenDeployment: async ({ name }: { name: string }) => {
+      await getAppByName(asker, name)
+      return true
+    },
     nearestRegion: () => regionNode(regionOf(ctx.settings.defaultRegion)),
     node: async ({ id }: { id: string }) => {
       const org = (await listOrgsOf(ctx, caller)).find((one) => one.id === id)
@@ -68,6 +76,7 @@ interface CreateAppInput {
   name?: string | null
   network?: string | null
   enableSubdomains?: boolean | null
+  appRoleId?: string | null
 }
 
 interface DeleteAppArguments {
@@ -116,6 +125,7 @@ export function mutationRoot(asker: Asker): GraphqlNode {
         ...(input.name ? { app_name: input.name } : {}),
         ...(input.network ? { network: input.network } : {}),
         ...(input.enableSubdomains ? { enable_subdomains: true } : {}),
+        ...(input.appRoleId ? { app_role_id: input.appRoleId } : {}),
       })
       return { app: appNode(asker, { ...made, orgId: org.id, machineCount: 0, startedCount: 0, volumeCount: 0 }) }
     },
@@ -128,6 +138,12 @@ export function mutationRoot(asker: Asker): GraphqlNode {
       const { name } = input
       const org = await createOrg(ctx, checkBody(CreateOrg, { slug: slugOf(name), name }))
       return { organization: organizationNode(asker, org) }
+    },
+    setAllowAllCrossNetworkReplays: async ({ input }: { input: { organizationSlug: string; allow: boolean } }) => {
+      const { slug } = await getOrgBySlug(asker, input.organizationSlug)
+      return {
+        organization: organizationNode(asker, await updateOrg(ctx, slug, { cross_network_replays: input.allow })),
+      }
     },
     createLimitedAccessToken: async ({ input }: { input: CreateTokenInput }) => {
       const org = await getOrgById(asker, input.organizationId)

@@ -46,6 +46,7 @@ export function releaseNode(release: Release): GraphqlNode {
     reason: 'deploy',
     description: `Release ${release.version}`,
     imageRef: release.image,
+    configDefinition: release.definition,
     deploymentStrategy: release.strategy,
     evaluationId: '',
     user: { __typename: 'User', id: release.createdBy, email: release.createdBy, name: release.createdBy },

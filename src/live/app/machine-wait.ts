@@ -2,7 +2,7 @@ import { type MachineState, machineStates, settledStates } from '../../model/app
 import { BerthError, badRequest, preconditionFailed } from '../../model/errors.ts'
 import { ulidPattern } from '../../model/ids.ts'
 import { getVisibleMachine, listVersions, machineNotFound, readMachineState } from '../../store/app/machine.ts'
-import { findEventAfter } from '../../store/app/machine-event.ts'
+import { findEventAfter, listMachineEvents } from '../../store/app/machine-event.ts'
 import type { LiveContext } from '../context.ts'
 
 export interface WaitRequest {
@@ -104,11 +104,29 @@ async function findResult(
   }
   if (states.has(state)) return { state, result: { state, version: instanceId, eventId } }
   if (state === 'destroyed') {
+    const passed = await findStateBeforeItsEnd(ctx, id, states)
+    if (passed) return { state, result: { state: passed, version: instanceId, eventId } }
     const why = now.failure === null ? '' : `: ${now.failure}`
     throw preconditionFailed(`failed_precondition: ${notReached(request, state)}${why}`)
   }
   return { state }
 }
+
+/** A machine that destroyed itself may have been in the state too briefly for the client to see it. */
+async function findStateBeforeItsEnd(
+  ctx: LiveContext,
+  id: string,
+  states: ReadonlySet<string>,
+): Promise<string | undefined> {
+  const events = await listMachineEvents(ctx.db, id, eventsBeforeItsEnd)
+  const changes = events.filter(({ type }) => type !== 'exit' && type !== 'restart')
+  const end = changes.findIndex(({ status }) => status === 'destroying')
+  if (changes[end]?.source !== 'flyd') return undefined
+  return [changes[end + 1]?.status, 'stopped'].find((status) => status !== undefined && states.has(status))
+}
+
+/** As many as are kept: a program that was restarted often has many exits. */
+const eventsBeforeItsEnd = 100
 
 async function findResultOfOld(
   ctx: LiveContext,

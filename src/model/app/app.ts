@@ -73,6 +73,9 @@ export const CreateApp = Type.Object(
     enable_subdomains: Type.Optional(
       Type.Boolean({ description: 'Route `*.<app_name>.<domain>` to the app as well.' }),
     ),
+    app_role_id: Type.Optional(
+      Type.String({ description: 'Must be empty: Berth has no builders and no apps that are databases.' }),
+    ),
   },
   { anyOf: [{ required: ['app_name'] }, { required: ['name'] }] },
 )

@@ -28,7 +28,10 @@ export const CreateIp = Type.Object(
     }),
     region: Type.Optional(Type.String({ maxLength: 32, description: '`global` when omitted.' })),
     org_slug: Type.Optional(
-      Type.String({ description: "With `private_v6`: the organization of the network; the app's when omitted." }),
+      Type.String({
+        description:
+          "With `private_v6`: the organization of the network; the app's when omitted. Other addresses are of the app's organization.",
+      }),
     ),
     network: Type.Optional(
       Type.String({

@@ -11,7 +11,7 @@ export const CreateMachine = Type.Object(
         description: 'A region code, or several separated by commas, of which the first that matches is used.',
       }),
     ),
-    skip_launch: Type.Optional(Type.Boolean({ description: 'Do not start the machine.' })),
+    skip_launch: Type.Optional(Type.Boolean({ description: 'Do not start the machine; it is then `stopped`.' })),
     skip_service_registration: Type.Optional(
       Type.Boolean({ description: 'Create it cordoned: the edge routes no requests to it.' }),
     ),

@@ -3,7 +3,15 @@ import type { Micros } from '../time.ts'
 import type { MachineConfig } from './machine-config.ts'
 
 export const machineStates = defineStates({
-  created: { commands: { launch: 'starting', start: 'starting', update: 'replacing', delete: 'destroying' } },
+  created: {
+    commands: {
+      launch: 'starting',
+      'skip launch': 'stopped',
+      start: 'starting',
+      update: 'replacing',
+      delete: 'destroying',
+    },
+  },
   starting: {
     commands: { stop: 'stopping', update: 'replacing', delete: 'destroying' },
     outcomes: { up: 'started', failed: 'failed', 'launch failed': 'launch_failed' },
@@ -22,7 +30,7 @@ export const machineStates = defineStates({
   },
   stopping: {
     commands: { delete: 'destroying' },
-    outcomes: { down: 'stopped', failed: 'failed' },
+    outcomes: { down: 'stopped', failed: 'failed', 'destroy itself': 'destroying' },
     deadlineMinutes: 10,
   },
   stopped: { commands: { start: 'starting', update: 'replacing', delete: 'destroying' } },
@@ -175,8 +183,10 @@ export interface MachineLease {
   expiresAt: number
 }
 
-/** A machine with its events, checks and lease. */
+/** A machine with its events, checks, volumes and lease. */
 export interface MachineDetails extends Machine {
+  /** The attached volumes by their ids; null without any. */
+  volumes: Record<string, { name: string; sizeGb: number }> | null
   events: MachineEvent[]
   checks: CheckResult[]
   /** Null when there is no current lease. */

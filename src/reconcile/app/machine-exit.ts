@@ -30,6 +30,20 @@ export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]
   })
 }
 
+/**
+ * Records that an update ended the previous version. Clients judge a machine by its newest exit, which would otherwise be
+ * a crash of the previous version. A program that was between two restarts, or whose exit is no longer known, did not exit
+ * once more; then the event repeats how it last ended.
+ */
+export async function recordReplacedExit(tx: Tx, machine: Machine, last: MachineExit | undefined): Promise<void> {
+  const unknown = { number: 0, at: Date.now(), exitCode: 0, signal: 0, oomKilled: false, restartSeconds: 0 }
+  const request = {
+    exit_event: exitEvent({ ...(last ?? unknown), requested: true, restarting: false }),
+    restart_count: 0,
+  }
+  await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'stopped', source: 'flyd', request })
+}
+
 function exitEvent(exit: MachineExit): ExitEvent {
   return {
     exit_code: exit.exitCode,

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { MachineExit } from '../../drivers/machine/driver.ts'
 import type { Machine } from '../../model/app/machine.ts'
 import { stopOptions } from '../../model/app/machine-spec.ts'
 import { nowMicros } from '../../model/time.ts'
@@ -37,10 +38,20 @@ async function waitForEdge({ config, stateSince }: Machine): Promise<void> {
   if (sinceMs < edgeDelayMs) await sleep(edgeDelayMs - sinceMs)
 }
 
-/** Stops the program of the previous version but not that of the current one; false while it has not exited yet. */
-export async function stopPreviousVersion(machine: Machine, world: World): Promise<boolean> {
+export interface PreviousVersion {
+  /** False while its program has not exited yet. */
+  stopped: boolean
+  /** Its last exit; undefined once the current version has been started. */
+  exit?: MachineExit | undefined
+}
+
+/** Stops the program of the previous version but not that of the current one. */
+export async function stopPreviousVersion(machine: Machine, world: World): Promise<PreviousVersion> {
   const process = world.machines.inspectMachine(machine.id, machine.instanceId)
-  if (process.is === 'up' || process.is === 'waiting') return true
+  if (process.is === 'up' || process.is === 'waiting') return { stopped: true }
   const previous = await findVersionBefore(world.db, machine)
-  return stopProgram({ ...machine, config: previous?.config ?? machine.config }, world)
+  const stopped = await stopProgram({ ...machine, config: previous?.config ?? machine.config }, world)
+  if (!stopped || !previous) return { stopped }
+  const last = world.machines.inspectMachine(machine.id, previous.version)
+  return { stopped, exit: last.is === 'absent' ? undefined : last.exits.at(-1) }
 }

@@ -6,7 +6,7 @@ import { listPolicies, recordAppliedPolicies } from '../../store/app/network-pol
 import { detachVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import { advance, type StepResult, type Steps, type World, wait } from '../step.ts'
-import { describeExit, newExits, recordExits } from './machine-exit.ts'
+import { describeExit, newExits, recordExits, recordReplacedExit } from './machine-exit.ts'
 import { ensureImage } from './machine-image.ts'
 import { lookAtPorts } from './machine-port.ts'
 import { startProgram } from './machine-start.ts'
@@ -58,7 +58,7 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
 
   async stopping(machine, world) {
     if (!(await stopProgram(machine, world))) return wait(longCallSeconds, waitingForExit)
-    return advance('down', '', recordDown(machine, world))
+    return advance(machine.config.auto_destroy ? 'destroy itself' : 'down', '', recordDown(machine, world))
   },
 
   async restarting(machine, world) {
@@ -87,12 +87,13 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
       const found = await ensureImage(machine, world)
       if (found.is === 'coming') return wait(longCallSeconds, found.note)
     }
-    if (!(await stopPreviousVersion(machine, world)))
-      return wait(longCallSeconds, 'waiting for the program of the previous version to exit')
+    const previous = await stopPreviousVersion(machine, world)
+    if (!previous.stopped) return wait(longCallSeconds, 'waiting for the program of the previous version to exit')
     if (!machine.wanted) return advance('kept', '', (tx) => detachUnmounted(tx, machine))
     const started = await startProgram(machine, world)
     if (started.is === 'waiting') return wait(started.seconds, started.note)
     const save = async (tx: Tx) => {
+      if (machine.launched) await recordReplacedExit(tx, machine, previous.exit)
       await started.save?.(tx)
       await detachUnmounted(tx, machine)
     }

@@ -77,6 +77,11 @@ export async function launchMachine(
   await transition(tx, 'machine', machineStates, machine.id, command, '', command === 'launch' ? 'flyd' : source)
 }
 
+/** A machine that is created without being started waits for a start as `stopped`. */
+export async function keepStopped(tx: Tx, id: string): Promise<void> {
+  await transition(tx, 'machine', machineStates, id, 'skip launch', '', 'flyd')
+}
+
 export async function stopMachine(
   tx: Tx,
   id: string,

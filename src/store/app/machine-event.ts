@@ -22,6 +22,7 @@ export async function insertMachineEvent(tx: Tx, machineId: string, event: NewMa
 // Clients read the exit code from the last `exit` event, so no state change may have that type.
 const types: Record<string, string> = {
   launch: 'start',
+  'skip launch': 'launch',
   start: 'start',
   up: 'start',
   stop: 'stop',

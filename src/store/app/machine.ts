@@ -22,6 +22,9 @@ const machineColumns = `machine.id, machine.app_id as "appId", machine.name, mac
 const shownEvents = 20
 
 const relatedColumns = `
+  case when jsonb_typeof(machine.config -> 'mounts') = 'array' then (
+    select json_object_agg(id, json_build_object('name', name, 'sizeGb', size_gb)) from volume
+    where volume.machine_id = machine.id) end as volumes,
   coalesce((select json_agg(shown order by id desc) from (
     select id, type, status, source, (extract(epoch from at) * 1000)::bigint as timestamp, request
     from machine_event where machine_id = machine.id order by id desc limit ${shownEvents}) shown), '[]') as events,

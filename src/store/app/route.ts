@@ -76,8 +76,8 @@ export async function listAppRoutes(db: Query, ids: string[] | null): Promise<Ap
 export async function wakeMachine(tx: Tx, id: string): Promise<void> {
   const machine = await lockMachine(tx, id)
   if (machine?.state !== 'stopped' && machine?.state !== 'suspended') return
-  const { services = [], disable_machine_autostart: isOff = false } = machine.config
-  if (!machine.cordoned && services.some(({ autostart }) => autostart ?? !isOff)) {
+  const { services = [], standbys = [], disable_machine_autostart: isOff = false } = machine.config
+  if (!machine.cordoned && standbys.length === 0 && services.some(({ autostart }) => autostart ?? !isOff)) {
     await launchMachine(tx, machine, 'start', 'proxy')
   }
 }

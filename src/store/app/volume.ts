@@ -131,17 +131,23 @@ export async function setVolumeFailure(tx: Tx, id: string, failure: string): Pro
   await tx.query('update volume set failure = $2 where id = $1', [id, failure])
 }
 
+export interface VolumeSource {
+  state: string
+  region: string
+  sizeGb: number
+}
+
 /** The volume or snapshot of the organization from which a new volume is copied. */
 export async function findSource(
   tx: Tx,
   orgId: string,
   source: { volumeId: string } | { snapshotId: string },
-): Promise<{ state: string; sizeGb: number } | undefined> {
-  const { rows } = await tx.query<{ state: string; sizeGb: number }>(
+): Promise<VolumeSource | undefined> {
+  const { rows } = await tx.query<VolumeSource>(
     'volumeId' in source
-      ? `select volume.state, size_gb as "sizeGb" from volume join app on app.id = app_id
+      ? `select volume.state, volume.region, size_gb as "sizeGb" from volume join app on app.id = app_id
          where volume.id = $1 and org_id = $2 and volume.state not in ('destroying', 'destroyed') for share of volume`
-      : `select snapshot.state, (volume_bytes / 1073741824)::int as "sizeGb" from snapshot
+      : `select snapshot.state, volume.region, (volume_bytes / 1073741824)::int as "sizeGb" from snapshot
            join volume on volume.id = volume_id join app on app.id = app_id
          where snapshot.id = $1 and org_id = $2 and snapshot.state not in ('removing', 'removed') for share of snapshot`,
     ['volumeId' in source ? source.volumeId : source.snapshotId, orgId],

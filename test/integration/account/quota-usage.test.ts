@@ -353,7 +353,7 @@ test('counters stay correct under concurrent creations and deletions of everythi
           await ask('POST', `/v1/apps/${app}/machines`, { config: { image: `i:${random(5)}` }, skip_launch: true })
         ).status
       case 3: {
-        const [machine] = await platform.sql(`select id, name from machine where state = 'created' order by random()`)
+        const [machine] = await platform.sql(`select id, name from machine where state = 'stopped' order by random()`)
         return machine ? (await ask('DELETE', `/v1/apps/${app}/machines/${machine.id}?force=true`)).status : 0
       }
       case 4:

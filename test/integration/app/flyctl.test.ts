@@ -270,6 +270,12 @@ describe('flyctl mpg', () => {
     const made = await call('POST', `/api/v1/postgresv2/${id}/backups`, { type: 'full' })
     expect([201, 409]).toContain(made.status)
     await platform.workUntil('backup', 'completed')
+    const incremental = await call('POST', `/api/v1/postgresv2/${id}/backups`, { type: 'incr' })
+    expect(incremental).toMatchObject({
+      status: 201,
+      body: { data: { type: 'full' }, message: expect.stringContaining('a full backup is being made') },
+    })
+    await platform.workUntil('backup', 'completed')
     const backups = (await call('GET', `/api/v1/postgresv2/${id}/backups`)).body.data
     expect(backups[0]).toMatchObject({ status: 'completed', type: 'full', start: expect.stringContaining('T') })
     const restored = await call('POST', `/api/v1/postgresv2/${id}/restore`, { backup_id: backups[0].id, name: 'again' })

@@ -304,7 +304,7 @@ describe('a mutation', () => {
       [release, { appId: 'shop', ip: '../x' }, 'the app does not have this address'],
       [release, { ip: '1.2.3.4' }, 'Could not find App'],
       [allocate, { appId: 'none', type: 'v4' }, 'Could not find App'],
-      [allocate, { appId: 'shop', type: 'v4', network: 'blue' }, 'network and org_slug go with private_v6 only'],
+      [allocate, { appId: 'shop', type: 'v4', network: 'blue' }, 'network goes with private_v6 only'],
       [allocate, { appId: 'shop', type: 'v4', serviceName: 'a b' }, 'service_name must be at most 63'],
       [allocate, { appId: 'shop', type: 'private_v6', organizationId: 'none' }, 'Could not find Organization'],
     ] as [string, object, string][]) {

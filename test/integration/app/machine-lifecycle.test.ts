@@ -335,24 +335,24 @@ describe('the lifecycle of a machine', () => {
       await settle()
       return Promise.all([first, standby, bystander].map(state))
     }
-    expect(await wake()).toEqual(['started', 'created', 'created'])
+    expect(await wake()).toEqual(['started', 'stopped', 'stopped'])
     fake.machines.end(first, { exitCode: 1 })
     await look()
-    expect(await wake()).toEqual(['stopped', 'started', 'created'])
+    expect(await wake()).toEqual(['stopped', 'started', 'stopped'])
     // A machine that was stopped or exited with 0 is not replaced by a standby.
     await machines.call('POST', standby, '/stop')
     await machines.call('POST', first, '/start')
     await settle()
     await machines.call('POST', first, '/stop')
     await settle()
-    expect(await wake()).toEqual(['stopped', 'stopped', 'created'])
+    expect(await wake()).toEqual(['stopped', 'stopped', 'stopped'])
     fake.images.available = new Set()
     await machines.call('POST', first, '', { body: { config: { image: 'gone' } } })
     await settle()
     await machines.call('POST', first, '/start')
     await settle()
     fake.images.available = null
-    expect(await wake()).toEqual(['failed', 'started', 'created'])
+    expect(await wake()).toEqual(['failed', 'started', 'stopped'])
   })
 
   test('a failed machine is started again by its schedule', async () => {

@@ -60,10 +60,10 @@ describe('creating a machine', () => {
   test('does not start it with skip_launch', async () => {
     const { body } = await create({ skip_launch: true, skip_service_registration: true })
     await settle()
-    expect(await machines.call('GET', body.id)).toMatchObject({ body: { state: 'created', cordoned: true } })
+    expect(await machines.call('GET', body.id)).toMatchObject({ body: { state: 'stopped', cordoned: true } })
     expect(fake.machines.machines.size).toBe(0)
     const begun = await machines.call('POST', body.id, '/start')
-    expect(begun.body).toEqual({ previous_state: 'created', migrated: false, new_host: '' })
+    expect(begun.body).toEqual({ previous_state: 'stopped', migrated: false, new_host: '' })
     await settle()
     expect(await state(body.id)).toBe('started')
   })
@@ -242,7 +242,7 @@ describe('creating a machine', () => {
     await settle()
     const named = await started({}, { mounts: [{ name: 'data', path: '/x' }] })
     expect((await machines.call('GET', named)).body.config.mounts).toEqual([
-      { name: 'data', path: '/x', volume: volume.body.id },
+      { name: 'data', path: '/x', volume: volume.body.id, size_gb: 3 },
     ])
     await machines.call('POST', named, '', { body: { config: { image: 'nginx' } } })
     await settle()

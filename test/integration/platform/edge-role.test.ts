@@ -262,6 +262,14 @@ describe('what the edge sees and requests', () => {
       false,
       'stopped',
     ],
+    [
+      'a machine that stands by for another is not started',
+      'wake_machine',
+      'stopped',
+      { services: [service], standbys: ['m2'] },
+      false,
+      'stopped',
+    ],
     ['a started machine stays', 'wake_machine', 'started', { services: [service] }, false, 'started'],
     ['a machine without autostop is not stopped', 'stop_machine', 'started', { services: [service] }, false, 'started'],
     [

@@ -28,6 +28,11 @@ const strangers: Record<string, number> = {
   flyctlGetOrganization: 404,
   flyctlCreateRelease: 403,
   flyctlUpdateRelease: 404,
+  flyctlCreateBuild: 403,
+  flyctlFinishBuild: 403,
+  flyctlCreateBuilder: 404,
+  // It is refused to everyone.
+  flyctlEnsureDepotBuilder: 422,
   authorizeTokens: 403,
   // Only machines can use these, by their own address.
   createIdentityToken: 403,
