@@ -17,11 +17,20 @@ export interface KillRequest {
   timeoutMs: number
 }
 
-export function readKillRequest(search: URLSearchParams): KillRequest {
-  const timeout = search.get('timeout') ?? undefined
+/** As sent by clients: in the query, in the body, or both, in which case the body counts. */
+export interface KillOptions {
+  /** A name or a number. */
+  signal?: string | number
+  /** A duration, or a number of seconds. */
+  timeout?: string | number
+}
+
+export function readKillRequest(query: KillOptions, body: KillOptions): KillRequest {
+  const given = body.timeout ?? query.timeout
+  const timeout = typeof given === 'number' ? `${given}s` : given
   const signalOnly = timeout !== undefined && parseDuration(timeout) === 0
   return {
-    signal: readSignal(search.get('signal') || 'TERM'),
+    signal: readSignal(body.signal || query.signal || 'TERM'),
     timeoutMs: signalOnly ? 0 : durationOr(timeout, defaultTimeoutMs),
   }
 }
