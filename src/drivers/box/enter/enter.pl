@@ -27,7 +27,8 @@ my $is_session = exists $request{session};
 my $is_machine = exists $request{user};
 require "${here}../user.pl" if $is_machine;
 if ($is_session) { begin_session($channel) } elsif ($channel) { close $channel }
-enter_by_request(%request) or refuse($is_machine ? 'the machine is not running' : 'the sandbox is not running');
+my $is_inside = eval { enter_by_request(%request) } // refuse($@ =~ s/\n\z//r);
+refuse($is_machine ? 'the machine is not running' : 'the sandbox is not running') if !$is_inside;
 open_streams() if $is_session;
 end_with_parent() if !$is_session;
 show_program() if !$is_session && !$is_machine;

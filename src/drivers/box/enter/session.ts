@@ -232,6 +232,8 @@ export class SessionConnection implements BoxSession {
 
   /** Unless this side has left, the process has ended. */
   private lose(): void {
+    this.resume() // so that nothing received stays undelivered
+    this.receive(Buffer.alloc(0))
     this.resolveGreeting(undefined)
     if (this.events) rmSync(this.socketFile, { force: true })
     if (this.hasEnded) return
