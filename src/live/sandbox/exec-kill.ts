@@ -48,8 +48,9 @@ export async function killSession(
     session.signal(signal)
     return onEvent({ type: 'complete', ...(session.exitCode === undefined ? {} : { exit_code: session.exitCode }) })
   }
-  session.stop(signal, timeoutMs)
+  session.signal(signal)
   if ((await session.endWithin(timeoutMs)) === undefined) {
+    session.signal(9)
     onEvent({ type: 'timeout', message: `it did not end within ${timeoutMs / 1000} s; sent SIGKILL` })
     await session.endWithin(killedMs)
     onEvent({ type: 'killed', message: 'it was killed' })

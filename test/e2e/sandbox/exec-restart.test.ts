@@ -37,6 +37,12 @@ const lasting = (sessions: Record<string, unknown>[]) =>
     .map(({ id, command, workdir, created, tty }) => ({ id, command, workdir, created, tty }))
     .sort((a, b) => Number(a.id) - Number(b.id))
 
+/** What counts against the quota of running commands. */
+async function countCommands(): Promise<number> {
+  const { quotas } = await berth.ok('GET', '/v1/orgs/personal/quotas')
+  return quotas.find(({ name }: { name: string }) => name === 'commands').used
+}
+
 async function killControlPlane(): Promise<void> {
   await end(berth.children.at(-1)!, 'SIGKILL')
 }
@@ -73,6 +79,7 @@ describe('when the control plane is killed', () => {
     expect(await terminal.untilClosed()).toBe(1006)
     await berth.up()
     expect(lasting(await list())).toEqual(before)
+    expect(await countCommands()).toBe(2)
     const again = await attach(terminal)
     await until(() => again.output().includes('before'))
     expect(again.output()).toBe(terminal.output())
@@ -89,6 +96,7 @@ describe('when the control plane is killed', () => {
     expect(other.output(1)).toBe('out\ngot it\n')
     await until(async () => (await list()).length === 0)
     await until(() => sockets().length === 0)
+    expect(await countCommands()).toBe(0)
   })
 
   test('sessions that end meanwhile are reported with their output and exit code', async () => {
