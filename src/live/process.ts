@@ -7,11 +7,10 @@ import { type OutputStream, stderrByte, stdoutByte } from '../model/output-strea
 
 export interface ExecProcess {
   /** The pid of the process on the host; undefined when it could not be started or has exited. */
-  readonly pid: number | undefined
+  readonly hostPid: number | undefined
   /** Returns false when too much input is buffered; `onDrain` is called when there is room again. */
   write(data: Buffer): boolean
   endInput(): void
-  resize(cols: number, rows: number): void
   pause(): void
   resume(): void
 }
@@ -66,7 +65,7 @@ export function startWithPipes(child: ChildProcess, events: ProcessEvents): Exec
   })
 
   return {
-    get pid() {
+    get hostPid() {
       return child.exitCode === null && child.signalCode === null ? child.pid : undefined
     },
     write(data) {
@@ -75,7 +74,6 @@ export function startWithPipes(child: ChildProcess, events: ProcessEvents): Exec
       return input.writableLength < maxBufferedBytes
     },
     endInput: () => input.end(),
-    resize: () => undefined,
     pause() {
       paused = true
       for (const stream of outputs) stream.pause()

@@ -21,6 +21,7 @@ import { hasExtension } from '../drivers/postgres/toolchain/tools.ts'
 import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
 import { type AdoptionRun, createAdoptionRun } from '../live/postgres/adopt-run.ts'
+import { restoreSessions } from '../live/sandbox/exec-restore.ts'
 import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sessions.ts'
 import { OpenSessions } from '../model/account/open-sessions.ts'
 import { defaultPools } from '../model/app/ip.ts'
@@ -59,6 +60,7 @@ export async function up(config: Config): Promise<void> {
   const metrics = createMetrics(version)
   const sessions = createExecSessions()
   const connections = createOpenConnections()
+  await restoreSessions({ db: opened.db, boxes: world.boxes, sessions, connections })
   const adoption = createAdoptionRun()
   const tokenChanges = tokenFeed(() => opened.databaseConfig)
   const openSessions = new OpenSessions({ listValid: (hashes) => listTokenExpiries(opened.db, hashes) })

@@ -48,6 +48,7 @@ const confined: Record<string, RegExp> = {
 
 /** Files outside the edge and the CLI that open connections or ask DNS, and where to. */
 const outbound: Record<string, string> = {
+  'src/drivers/box/enter/session-socket.ts': 'Unix sockets of the platform in a directory of its own',
   'src/drivers/network/guarded-http.ts': 'the only client for addresses that a tenant can influence; checks each',
   'src/drivers/network/outbound-lookup.ts': 'resolves names for guarded-http.ts',
   'src/drivers/network/lookup.ts': 'asks DNS about host names of apps, and hides internal addresses',

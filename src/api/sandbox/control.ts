@@ -164,7 +164,7 @@ function toSearchParams(args: unknown): URLSearchParams {
 
 async function startFollowed({ ctx, sandbox, args }: Pick<ControlCall, 'ctx' | 'sandbox' | 'args'>): Promise<Followed> {
   const prepared = await prepareExecIn(ctx, sandbox, args)
-  return { ctx, sandbox, startedAt: ticksNow(), session: prepared.start(), isOwner: true }
+  return { ctx, sandbox, startedAt: ticksNow(), session: prepared.start('held'), isOwner: true }
 }
 
 async function runExec({ ctx, sandbox, args, socket, complete }: ControlCall): Promise<ControlRun> {

@@ -115,7 +115,7 @@ function sessionInfo(session: ExecSession, isOwner: boolean): string {
     type: 'session_info',
     session_id: session.id,
     command: session.command,
-    created: Math.floor(session.createdAt.getTime() / 1000),
+    created: Math.floor(session.facts.createdAt.getTime() / 1000),
     cols: session.cols,
     rows: session.rows,
     is_owner: isOwner,

@@ -39,6 +39,23 @@ const Command = {
   ),
 }
 
+const killSignal = { description: 'A name or number; `SIGTERM` when omitted.' }
+const killTimeout = {
+  description: 'The time until SIGKILL; `10s` when omitted. `0s` sends the signal without waiting.',
+}
+
+const KillExecSession = Type.Object(
+  {
+    signal: Type.Optional(Type.Union([Type.String(), Type.Integer()], killSignal)),
+    timeout: Type.Optional(
+      Type.Union([Type.String(), Type.Number({ minimum: 0 })], {
+        description: `${killTimeout.description} A number means seconds. What the body says counts more than the query.`,
+      }),
+    ),
+  },
+  { title: 'KillExecSession' },
+)
+
 const sessionAbsent = `${sandboxAbsent} Or: it has no such session.`
 
 export const execRoutes: Route[] = [
@@ -84,7 +101,7 @@ export const execRoutes: Route[] = [
     run: async ({ ctx, params, search, body }) => {
       await checked(ctx, () => refuseSocketsOnly(search))
       const { start } = await prepareExec(ctx, params.name, search)
-      return execAnswer(start(), readFlag(search.get('stdin')) === true, body as unknown as RawBody | undefined)
+      return execAnswer(start('piped'), readFlag(search.get('stdin')) === true, body as unknown as RawBody | undefined)
     },
   }),
   route({
@@ -115,20 +132,17 @@ export const execRoutes: Route[] = [
     action: 'control',
     params: Session,
     query: Type.Object({
-      signal: Type.Optional(Type.String({ description: 'A name or number; `SIGTERM` when omitted.' })),
-      timeout: Type.Optional(
-        Type.String({
-          description: 'The time until SIGKILL; `10s` when omitted. `0s` sends the signal without waiting.',
-        }),
-      ),
+      signal: Type.Optional(Type.String(killSignal)),
+      timeout: Type.Optional(Type.String(killTimeout)),
     }),
+    body: KillExecSession,
     streams: true,
     status: 200,
     errors: { 403: readOnly, 404: sessionAbsent, 410: 'The command has already ended.' },
     wrongTypeStatus: 400,
-    run: async ({ ctx, params, search }) => {
+    run: async ({ ctx, params, query, body }) => {
       const session = await getSessionToKill(ctx, params.name, params.session_id)
-      const order = readKillRequest(search)
+      const order = readKillRequest(query, body)
       return ndjson((send) => killSession(session, order, send))
     },
   }),
@@ -151,7 +165,7 @@ export const execSockets: SocketRoute[] = [
         headers: socketHeaders,
         run: (socket) => {
           const startedAt = ticksNow()
-          const session = startOrClose(socket, start)
+          const session = startOrClose(socket, () => start('held'))
           if (session) serveSession(socket, { ctx, sandbox, startedAt, session, isOwner: true })
         },
       }
@@ -202,12 +216,12 @@ function execAnswer(session: ExecSession, takesInput: boolean, body: RawBody | u
 }
 
 function sessionView(session: ExecSession): Static<typeof ExecSessionView> {
-  const { id, command, facts, createdAt, bytesPerSecond, isActive, lastActivityAt } = session
+  const { id, command, facts, bytesPerSecond, isActive, lastActivityAt } = session
   return {
     id,
     command,
     workdir: facts.workdir,
-    created: createdAt.toISOString(),
+    created: facts.createdAt.toISOString(),
     tty: facts.tty,
     bytes_per_second: bytesPerSecond,
     is_active: isActive,

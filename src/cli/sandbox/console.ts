@@ -34,7 +34,8 @@ export function addConsoleCommands(sandbox: Command, cli: SandboxCli): void {
     'after',
     `
 Ctrl-\\ detaches and leaves the session running; "berth sandbox sessions" lists running sessions, and --attach returns
-to one. A session also survives a lost connection. It ends with its program, with --kill, or when the platform stops.`,
+to one. A session also survives a lost connection and a restart of the control plane. It ends with its program, with
+--kill, with its sandbox, or with "berth down".`,
   )
   addExamples(
     console,

@@ -1,5 +1,6 @@
 import type { ChildProcess } from 'node:child_process'
 import type { Writable } from 'node:stream'
+import type { OutputStream } from '../../model/output-stream.ts'
 import type { BoxSpec } from '../../model/sandbox/box.ts'
 
 export interface BoxCommand {
@@ -71,6 +72,63 @@ export interface BoxHelper {
   end(): void
 }
 
+export interface SessionEvents {
+  onOutput(stream: OutputStream, data: Buffer): void
+  /** There is room for input again. */
+  onDrain(): void
+  /** Called once, as the last event. */
+  onEnd(code: number): void
+}
+
+/** A command in a box, held by a process that outlives this one. */
+export interface BoxSession {
+  /** The pid of the command inside the box, while it is known. */
+  readonly pid: number | undefined
+  /** The path of its program inside the box, once it is known. */
+  readonly path: string | undefined
+  /** Returns false when too much input is buffered; `onDrain` is called when there is room again. */
+  write(data: Buffer): boolean
+  endInput(): void
+  resize(cols: number, rows: number): void
+  signal(signal: number): void
+  /** Without clients the command is ended after a while, even when this process has ended. */
+  setAttached(isAttached: boolean): void
+  pause(): void
+  resume(): void
+  /** The exit code needs to be kept no longer. */
+  release(): void
+  /** Leaves the session running. There are no events any more. */
+  leave(): void
+}
+
+export interface SessionStart {
+  /** Digits; unique in the box. */
+  id: string
+  isTerminal: boolean
+  cols: number
+  rows: number
+  /** How long it may run without clients; null means no limit. */
+  maxRunAfterDisconnectMs: number | null
+  /** Returned unchanged when the session is found again. */
+  facts: string
+}
+
+/** A session that another process started, which has ended since. */
+export interface FoundSession {
+  boxId: string
+  id: string
+  facts: string
+  cols: number
+  rows: number
+  /** The time of the last output in milliseconds since the epoch; 0 when there was none. */
+  lastOutputAt: number
+  history: { stream: OutputStream; data: Buffer }[]
+  /** Delivers what comes after the history. */
+  follow(events: SessionEvents): BoxSession
+  /** Instead of following it. */
+  leave(): void
+}
+
 /** Identifies the process that holds a listening socket. */
 export interface SocketHolder {
   /** The pid inside the box; 0 when unknown. */
@@ -94,12 +152,11 @@ export interface BoxCommands {
    * program, 126 when it cannot be executed, 128 + n after signal n.
    */
   spawnInBox(spec: BoxSpec, command: BoxCommand): ChildProcess
-  /**
-   * The program that runs a command on the terminal it is started on. That terminal becomes the controlling terminal of
-   * the command. As with pipes, the command and its process group end when the program dies, even by SIGKILL.
-   */
-  entry(spec: BoxSpec, command: BoxCommand): BoxEntry
-  /** Signals the command that the process `pid`, a child or an entry from above, runs in the box. */
+  /** Starts a command that outlives this process. Problems with the start are output of the command. */
+  startSession(spec: BoxSpec, command: BoxCommand, start: SessionStart, events: SessionEvents): BoxSession
+  /** Finds the sessions that an earlier process started. To be called once, before any is started. */
+  findSessions(onFound: (session: FoundSession) => void): Promise<void>
+  /** Signals the command that the process `pid`, a child of `spawnInBox`, runs in the box. */
   signalCommand(pid: number, signal: number): void
   /** The pid of that command inside the box, if it has started. */
   findCommandPid(pid: number): number | undefined

@@ -4,9 +4,9 @@ use strict;
 
 my %syscall_numbers = (
   x64   => { prctl => 157, setns => 308, unshare => 272, mount => 165, setxattr => 188, setsid => 112, pidfd_open => 434, pidfd_getfd => 438,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126, getcwd => 79, memfd_create => 319, seccomp => 317, pivot_root => 155, prlimit64 => 302, openat2 => 437, fsetxattr => 190 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 166, close => 3, close_range => 436, setgroups => 116, setresuid => 117, setresgid => 119, capset => 126, getcwd => 79, memfd_create => 319, seccomp => 317, pivot_root => 155, prlimit64 => 302, openat2 => 437, fsetxattr => 190, clock_gettime => 228 },
   arm64 => { prctl => 167, setns => 268, unshare => 97, mount => 40, setxattr => 5, setsid => 157, pidfd_open => 434, pidfd_getfd => 438,
-    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, close_range => 436, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91, getcwd => 17, memfd_create => 279, seccomp => 277, pivot_root => 41, prlimit64 => 261, openat2 => 437, fsetxattr => 7 },
+    open_tree => 428, move_mount => 429, mount_setattr => 442, umount2 => 39, close => 57, close_range => 436, setgroups => 159, setresuid => 147, setresgid => 149, capset => 91, getcwd => 17, memfd_create => 279, seccomp => 277, pivot_root => 41, prlimit64 => 261, openat2 => 437, fsetxattr => 7, clock_gettime => 113 },
 );
 our $machine = 'x64';
 
@@ -45,6 +45,15 @@ sub current_directory {
   my $length = syscall($syscall_numbers{$machine}{getcwd}, $buffer, 4096);
   die "getcwd: $!\n" if $length < 0;
   return substr $buffer, 0, $length - 1;
+}
+
+# Seconds, with fractions: 0 is the time of day and 1 a clock that is never set.
+sub read_clock {
+  my ($which) = @_;
+  my $time = "\0" x 16;
+  syscall($syscall_numbers{$machine}{clock_gettime}, $which + 0, $time);
+  my ($seconds, $nanoseconds) = unpack 'q2', $time;
+  return $seconds + $nanoseconds / 1e9;
 }
 
 # Marks all descriptors from 3 on (CLOSE_RANGE_CLOEXEC), so that the program does not inherit those of the platform.
@@ -176,6 +185,16 @@ sub first_process {
   return 0 if $status !~ /^Name:\t$name\n.*^Uid:\t(\d+)\t.*^NSpid:\t[\t0-9]*\t1\n/ms;
   return $1 == $uid ? $first : 0 if $name ne 'bwrap';
   return $1 >= $uid && $1 < $uid + 65536 && child_of($first) ? $first : 0;
+}
+
+# A pidfd that becomes readable when the box of the request ends, or -1. Processes that stay in a box without being one of
+# its processes must end then, because they hold its mounts.
+sub watch_box {
+  my (%request) = @_;
+  my $service = $request{service}[0];
+  my $is_isolated = $request{way}[0] ne 'none';
+  my $first = $is_isolated ? first_process($service, $request{uid}[0], $request{first}[0]) : supervised_process($service);
+  return $first ? attempt('pidfd_open', $first, 0) : -1;
 }
 
 # Joins all namespaces of the first process at once. It is looked up again when its pidfd is open, in case the pid was

@@ -21,6 +21,8 @@ import { type BoxCommands, type BoxDriver, BoxStartError, type BoxState } from '
 import { findCommandPath, findCommandPid, signalCommand } from './enter/command.ts'
 import { type Entrance, enterRequest, renderEntry } from './enter/enter.ts'
 import { startHelper } from './enter/helper.ts'
+import { startSession } from './enter/session.ts'
+import { ensureSocket, findSessions, removeSockets } from './enter/session-socket.ts'
 import { enterSpares } from './enter/spare.ts'
 import { boxNetwork, ensureRules, removeBoxNetwork } from './network.ts'
 import { type BoxPaths, boxPaths, boxUid, innerPathsOf } from './paths.ts'
@@ -85,11 +87,14 @@ export function boxDriver(options: BoxOptions): BoxDriver {
 
 function boxCommands(host: BoxHost): BoxCommands {
   const spares = enterSpares()
-  const entry: BoxCommands['entry'] = (spec, command) => renderEntry(entranceOf(host, spec), command, true)
-  const helperEntry = (spec: BoxSpec) => entry(spec, { argv: ['helper'] })
+  const helperEntry = (spec: BoxSpec) => renderEntry(entranceOf(host, spec), { argv: ['helper'] })
   return {
-    spawnInBox: (spec, command) => spares.start(enterRequest(entranceOf(host, spec), command, false)),
-    entry,
+    spawnInBox: (spec, command) => spares.start(enterRequest(entranceOf(host, spec), command)),
+    startSession(spec, command, start, events) {
+      const request = enterRequest(entranceOf(host, spec), command)
+      return startSession(spares, request, ensureSocket(host.home, spec.id, start.id), start).follow(events)
+    },
+    findSessions: (onFound) => findSessions(host.home, onFound),
     signalCommand,
     findCommandPid,
     findCommandPath,
@@ -233,6 +238,7 @@ async function removeBox({ home, supervisor, cgroups }: BoxHost, spec: BoxSpec):
   await removePolicy({ home, supervisor }, spec)
   await removeBoxNetwork(home, spec.slot)
   await cgroups.removeCgroup(cgroupOf(home, spec.id))
+  removeSockets(home, spec.id)
   await openForRemoval(paths)
   moveToTrash(home, paths.directory)
   emptyTrash(home)

@@ -11,7 +11,7 @@ import { groupName, type MachineHost } from './host.ts'
 import { machinePaths } from './paths.ts'
 
 export function spawnInMachine(host: MachineHost, target: ExecTarget, command: BoxCommand): ChildProcess {
-  const { program, args, env } = renderEntry(boxEntrance(host, target), command, false)
+  const { program, args, env } = renderEntry(boxEntrance(host, target), command)
   return spawnWithPipes(program, args, { env, cwd: '/' })
 }
 

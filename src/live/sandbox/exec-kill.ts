@@ -17,11 +17,20 @@ export interface KillRequest {
   timeoutMs: number
 }
 
-export function readKillRequest(search: URLSearchParams): KillRequest {
-  const timeout = search.get('timeout') ?? undefined
+/** As sent by clients: in the query, in the body, or both, in which case the body counts. */
+export interface KillOptions {
+  /** A name or a number. */
+  signal?: string | number
+  /** A duration, or a number of seconds. */
+  timeout?: string | number
+}
+
+export function readKillRequest(query: KillOptions, body: KillOptions): KillRequest {
+  const given = body.timeout ?? query.timeout
+  const timeout = typeof given === 'number' ? `${given}s` : given
   const signalOnly = timeout !== undefined && parseDuration(timeout) === 0
   return {
-    signal: readSignal(search.get('signal') || 'TERM'),
+    signal: readSignal(body.signal || query.signal || 'TERM'),
     timeoutMs: signalOnly ? 0 : durationOr(timeout, defaultTimeoutMs),
   }
 }
@@ -39,8 +48,9 @@ export async function killSession(
     session.signal(signal)
     return onEvent({ type: 'complete', ...(session.exitCode === undefined ? {} : { exit_code: session.exitCode }) })
   }
-  session.stop(signal, timeoutMs)
+  session.signal(signal)
   if ((await session.endWithin(timeoutMs)) === undefined) {
+    session.signal(9)
     onEvent({ type: 'timeout', message: `it did not end within ${timeoutMs / 1000} s; sent SIGKILL` })
     await session.endWithin(killedMs)
     onEvent({ type: 'killed', message: 'it was killed' })

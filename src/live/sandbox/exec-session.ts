@@ -1,6 +1,5 @@
-import type { BoxCommands } from '../../drivers/box/driver.ts'
+import type { BoxSession, FoundSession, SessionEvents } from '../../drivers/box/driver.ts'
 import type { OutputStream } from '../../model/output-stream.ts'
-import type { ExecProcess, ProcessEvents } from '../process.ts'
 import { OutputRate } from './exec-rate.ts'
 import { Scrollback } from './exec-scrollback.ts'
 
@@ -27,17 +26,20 @@ export interface SessionFacts {
   stdin: boolean
   cols: number
   rows: number
-  maxRunAfterDisconnectMs: number | null
+  createdAt: Date
 }
 
-/** The driver functions for the process that stands for a command on the host. */
-export type CommandControl = Pick<BoxCommands, 'signalCommand' | 'findCommandPid' | 'findCommandPath'>
+/** What happened before this process found the session. */
+export interface SessionPast {
+  history: FoundSession['history']
+  lastOutputAt: number
+}
 
 export interface SessionOptions {
-  control: CommandControl
-  start(events: ProcessEvents): ExecProcess
+  start(events: SessionEvents): BoxSession
   /** Called before readers are told about the end. */
   onEnd(): void
+  past?: SessionPast
 }
 
 /** Enough to redraw a screen many times. */
@@ -57,7 +59,6 @@ const recentMs = 5_000
 export class ExecSession {
   readonly id: string
   readonly facts: Readonly<SessionFacts>
-  readonly createdAt = new Date()
   /** Resolves with the exit code, after all readers were told. */
   readonly ended: Promise<number>
   cols: number
@@ -68,19 +69,18 @@ export class ExecSession {
   readonly #readers = new Set<ExecReader>()
   readonly #scrollback = new Scrollback(scrollbackBytes)
   readonly #rate = new OutputRate()
-  readonly #control: CommandControl
-  readonly #process: ExecProcess
+  readonly #process: BoxSession
   readonly #resolveEnded: (code: number) => void
   #paused = false
-  #disconnectTimer: NodeJS.Timeout | undefined
-  #path: string | undefined
+  #hasBeenRead = false
 
-  constructor(facts: SessionFacts, { control, start, onEnd }: SessionOptions) {
+  constructor(facts: SessionFacts, { start, onEnd, past }: SessionOptions) {
     this.id = facts.id
     this.facts = facts
     this.cols = facts.cols
     this.rows = facts.rows
-    this.#control = control
+    for (const { stream, data } of past?.history ?? []) this.#scrollback.add(stream, data)
+    this.lastActivityAt = past?.lastOutputAt || undefined
     const { promise, resolve } = Promise.withResolvers<number>()
     this.ended = promise
     this.#resolveEnded = resolve
@@ -98,12 +98,13 @@ export class ExecSession {
 
   /** Sends the scrollback, then new output. Returns the function that detaches the reader. */
   attach(reader: ExecReader): () => void {
-    clearTimeout(this.#disconnectTimer)
+    this.#hasBeenRead = true
     for (const { stream, data } of this.#scrollback.read()) reader.output(stream, data)
     if (this.exitCode !== undefined) {
       reader.ended(this.exitCode)
       return () => undefined
     }
+    if (this.#readers.size === 0) this.#process.setAttached(true)
     this.#readers.add(reader)
     this.balance()
     return () => this.#detach(reader)
@@ -112,10 +113,12 @@ export class ExecSession {
   #detach(reader: ExecReader): void {
     if (!this.#readers.delete(reader)) return
     this.balance()
-    const limit = this.facts.maxRunAfterDisconnectMs
-    if (this.#readers.size > 0 || this.exitCode !== undefined || limit === null) return
-    this.#disconnectTimer = setTimeout(() => this.stop(15), limit)
-    this.#disconnectTimer.unref()
+    this.#tellDetached()
+  }
+
+  /** The process ends the command when no client attaches in time. */
+  #tellDetached(): void {
+    if (this.#readers.size === 0 && this.exitCode === undefined) this.#process.setAttached(false)
   }
 
   #output(stream: OutputStream, data: Buffer): void {
@@ -145,11 +148,11 @@ export class ExecSession {
       this.#readers.delete(reader)
       reader.drop()
     }
+    this.#tellDetached()
   }
 
   #end(code: number): void {
     this.exitCode = code
-    clearTimeout(this.#disconnectTimer)
     for (const reader of this.#readers) reader.ended(code)
     this.#readers.clear()
     this.#resolveEnded(code)
@@ -174,21 +177,32 @@ export class ExecSession {
 
   /** The pid inside the sandbox, while it is known. */
   get pid(): number | undefined {
-    const { pid } = this.#process
-    return pid === undefined ? undefined : this.#control.findCommandPid(pid)
+    return this.#process.pid
   }
 
   /** The command line, with the full path of its program as soon as that is known. */
   get command(): string {
-    const { pid } = this.#process
-    if (this.#path === undefined && pid !== undefined) this.#path = this.#control.findCommandPath(pid)
     const [program, ...args] = this.facts.argv
-    return [this.#path ?? program, ...args].join(' ')
+    return [this.#process.path ?? program, ...args].join(' ')
+  }
+
+  /** Whether a client has followed it in this process. */
+  get hasBeenRead(): boolean {
+    return this.#hasBeenRead
   }
 
   signal(signal: number): void {
-    const { pid } = this.#process
-    if (this.exitCode === undefined && pid !== undefined) this.#control.signalCommand(pid, signal)
+    if (this.exitCode === undefined) this.#process.signal(signal)
+  }
+
+  /** Forgets the exit code. */
+  release(): void {
+    this.#process.release()
+  }
+
+  /** Leaves the command running when this process ends. */
+  leave(): void {
+    this.#process.leave()
   }
 
   /** Sends a signal, and SIGKILL if the command has not ended in time. */

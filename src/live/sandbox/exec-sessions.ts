@@ -1,23 +1,36 @@
-// The sessions of all commands in sandboxes. They live in the process that started them: they survive the connections of
-// their clients, and end with this process.
+// The sessions of all commands in sandboxes, which survive the connections of their clients. Those of WebSockets survive
+// this process as well: a process of their own holds each, and the next control plane finds them again.
 import { randomInt } from 'node:crypto'
-import type { BoxDriver } from '../../drivers/box/driver.ts'
+import { type Static, Type } from 'typebox'
+import { Value } from 'typebox/value'
+import type { BoxDriver, FoundSession, SessionEvents } from '../../drivers/box/driver.ts'
 import { unavailable } from '../../model/errors.ts'
 import { boxSpec } from '../../model/sandbox/box.ts'
 import type { ExecRequest } from '../../model/sandbox/exec.ts'
 import { type Sandbox, sandboxHome } from '../../model/sandbox/sandbox.ts'
-import { type ProcessEvents, startWithPipes } from '../process.ts'
-import { startOnTerminal } from '../terminal.ts'
-import { ExecSession } from './exec-session.ts'
+import { startPiped } from './exec-piped.ts'
+import { ExecSession, type SessionFacts } from './exec-session.ts'
+
+/** `held` sessions survive this process; `piped` ones end with it and start a little faster. */
+export type SessionKind = 'held' | 'piped'
 
 export interface ExecSessions {
-  start(boxes: BoxDriver, sandbox: Sandbox, request: ExecRequest, onEnd?: () => void): ExecSession
+  start(
+    boxes: BoxDriver,
+    sandbox: Sandbox,
+    request: ExecRequest,
+    options: { kind: SessionKind; onEnd?: () => void },
+  ): ExecSession
+  /** Continues a session of an earlier process. Returns false when what it says of itself is not valid. */
+  continue(found: FoundSession, onEnd: () => void): boolean
+  /** Running sessions. */
   list(sandboxId: string): ExecSession[]
+  /** Also finds a session that ended while its clients could not be connected. */
   find(sandboxId: string, id: string): ExecSession | undefined
   hasEnded(sandboxId: string, id: string): boolean
   /** The interval of keepalive messages to clients of a silent command. */
   readonly keepaliveMs: number
-  /** Ends every command and starts no more. */
+  /** Ends every piped command, leaves the held ones, and starts no more. */
   close(): Promise<void>
 }
 
@@ -27,14 +40,23 @@ const defaultKeepaliveMs = 15_000
 /** Ended sessions that are remembered, so that clients get "has exited" instead of "not found". */
 const maxEnded = 1000
 
+/** The time for which clients can learn how a session ended that they lost by a restart of the control plane. */
+const keepEndedMs = 10 * 60_000
+
 /** The time that programs have to save their work when the platform stops, before they are killed. */
 const closeGraceMs = 3_000
 
 /** The end of a killed command is only delayed by a client that does not read; it is not waited for longer than this. */
 export const killedMs = 2_000
 
+interface Entry {
+  session: ExecSession
+  kind: SessionKind
+}
+
 export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): ExecSessions {
-  const running = new Map<string, ExecSession>()
+  const running = new Map<string, Entry>()
+  const kept = new Map<string, ExecSession>()
   /** Oldest first. */
   const endedKeys = new Set<string>()
   let closing = false
@@ -52,13 +74,23 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
     if (endedKeys.size > maxEnded) endedKeys.delete(endedKeys.keys().next().value!)
   }
 
+  function keep(key: string, session: ExecSession): void {
+    kept.set(key, session)
+    const forget = () => {
+      kept.delete(key)
+      session.release()
+    }
+    setTimeout(forget, keepEndedMs).unref()
+  }
+
   return {
     keepaliveMs,
-    list: (sandboxId) => [...running.values()].filter(({ facts }) => facts.sandboxId === sandboxId),
-    find: (sandboxId, id) => running.get(keyOf(sandboxId, id)),
+    list: (sandboxId) =>
+      [...running.values()].map(({ session }) => session).filter(({ facts }) => facts.sandboxId === sandboxId),
+    find: (sandboxId, id) => running.get(keyOf(sandboxId, id))?.session ?? kept.get(keyOf(sandboxId, id)),
     hasEnded: (sandboxId, id) => endedKeys.has(keyOf(sandboxId, id)),
 
-    start(boxes, sandbox, request, onEnd) {
+    start(boxes, sandbox, request, { kind, onEnd }) {
       if (closing) throw unavailable('the platform is stopping')
       const id = newId(sandbox.id)
       const key = keyOf(sandbox.id, id)
@@ -66,16 +98,36 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
         markEnded(key)
         onEnd?.()
       }
-      const session = startSession(boxes, sandbox, request, { id, onEnd: end })
-      running.set(key, session)
+      const session = startSession(boxes, sandbox, request, { id, kind, onEnd: end })
+      void session.ended.then(() => session.release())
+      running.set(key, { session, kind })
       return session
+    },
+
+    continue(found, onEnd) {
+      const facts = readFacts(found)
+      if (!facts) return false
+      const key = keyOf(found.boxId, found.id)
+      const end = () => {
+        markEnded(key)
+        onEnd()
+      }
+      const session = new ExecSession(facts, { start: (events) => found.follow(events), onEnd: end, past: found })
+      void session.ended.then(() => (session.hasBeenRead ? session.release() : keep(key, session)))
+      running.set(key, { session, kind: 'held' })
+      return true
     },
 
     async close() {
       closing = true
-      const all = [...running.values()]
-      for (const session of all) session.stop(1, closeGraceMs)
-      await Promise.all(all.map((session) => session.endWithin(closeGraceMs + killedMs)))
+      for (const session of kept.values()) session.leave()
+      const ending: ExecSession[] = []
+      for (const { session, kind } of running.values()) {
+        if (kind === 'held') session.leave()
+        else ending.push(session)
+      }
+      for (const session of ending) session.stop(1, closeGraceMs)
+      await Promise.all(ending.map((session) => session.endWithin(closeGraceMs + killedMs)))
     },
   }
 }
@@ -84,19 +136,51 @@ function startSession(
   boxes: BoxDriver,
   sandbox: Sandbox,
   request: ExecRequest,
-  { id, onEnd }: { id: string; onEnd(): void },
+  { id, kind, onEnd }: { id: string; kind: SessionKind; onEnd(): void },
 ): ExecSession {
   const { argv, dir, tty, cols, rows, stdin, maxRunAfterDisconnectMs } = request
   const env = { ...(tty ? { TERM: 'xterm-256color' } : {}), ...sandbox.environment, ...request.env }
   const command = { argv, env, ...(dir === undefined ? {} : { dir }) }
   const spec = boxSpec(sandbox)
   const workdir = dir ?? (sandbox.image?.workingDir || sandboxHome)
-  const facts = { id, sandboxId: sandbox.id, argv, workdir, tty, stdin, cols, rows, maxRunAfterDisconnectMs }
-  const start = (events: ProcessEvents) =>
-    tty
-      ? startOnTerminal(boxes.entry(spec, command), { cols, rows }, events)
-      : startWithPipes(boxes.spawnInBox(spec, command), events)
-  const session = new ExecSession(facts, { control: boxes, start, onEnd })
+  const facts = { id, sandboxId: sandbox.id, argv, workdir, tty, stdin, cols, rows, createdAt: new Date() }
+  const held = { id, isTerminal: tty, cols, rows, maxRunAfterDisconnectMs, facts: renderFacts(facts) }
+  const start = (events: SessionEvents) =>
+    kind === 'held'
+      ? boxes.startSession(spec, command, held, events)
+      : startPiped(boxes, boxes.spawnInBox(spec, command), events)
+  const session = new ExecSession(facts, { start, onEnd })
   if (!stdin) session.endInput()
   return session
+}
+
+/** What the process that holds a session keeps for the next control plane. */
+const HeldFacts = Type.Object({
+  argv: Type.Array(Type.String(), { minItems: 1 }),
+  workdir: Type.String(),
+  tty: Type.Boolean(),
+  stdin: Type.Boolean(),
+  createdMs: Type.Integer({ minimum: 0, maximum: 8.64e15 }),
+})
+
+function renderFacts({ argv, workdir, tty, stdin, createdAt }: SessionFacts): string {
+  return JSON.stringify({ argv, workdir, tty, stdin, createdMs: createdAt.getTime() } satisfies Static<
+    typeof HeldFacts
+  >)
+}
+
+function readFacts({ boxId, id, facts: text, cols, rows }: FoundSession): SessionFacts | undefined {
+  const facts = parse(text)
+  if (!Value.Check(HeldFacts, facts)) return undefined
+  const { argv, workdir, tty, stdin, createdMs } = facts
+  const createdAt = new Date(createdMs)
+  return { id, sandboxId: boxId, argv: argv as SessionFacts['argv'], workdir, tty, stdin, cols, rows, createdAt }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
 }

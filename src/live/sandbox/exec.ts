@@ -3,8 +3,8 @@ import { readExecRequest } from '../../model/sandbox/exec.ts'
 import type { Sandbox, SandboxDetails } from '../../model/sandbox/sandbox.ts'
 import { getOrgLimit } from '../../store/account/quota.ts'
 import type { LiveContext } from '../context.ts'
-import { loadTerminals } from '../terminal.ts'
 import type { ExecSession } from './exec-session.ts'
+import type { SessionKind } from './exec-sessions.ts'
 import { getSandbox, wake } from './sandbox.ts'
 
 const maxSessionsPerSandbox = 200
@@ -12,7 +12,7 @@ const maxSessionsPerSandbox = 200
 /** A command that passed all checks and starts when `start` is called, which throws when others took the last place. */
 export interface PreparedExec {
   sandbox: SandboxDetails
-  start(): ExecSession
+  start(kind: SessionKind): ExecSession
 }
 
 export async function prepareExec(ctx: LiveContext, name: string, search: URLSearchParams): Promise<PreparedExec> {
@@ -27,16 +27,15 @@ export async function prepareExecIn(
 ): Promise<PreparedExec> {
   const request = readExecRequest(search)
   requireRoom(ctx, sandbox)
-  if (request.tty) await loadTerminals()
   const [awake, limit] = await Promise.all([wake(ctx, sandbox), getOrgLimit(ctx.db, sandbox.orgId, 'commands')])
   ctx.connections.hold('commands', limit)() // refuses before a connection is upgraded
   return {
     sandbox: awake,
-    start() {
+    start(kind) {
       requireRoom(ctx, sandbox) // others may have started since
       const release = ctx.connections.hold('commands', limit)
       try {
-        return ctx.sessions.start(ctx.boxes, awake, request, release)
+        return ctx.sessions.start(ctx.boxes, awake, request, { kind, onEnd: release })
       } catch (error) {
         release()
         throw error

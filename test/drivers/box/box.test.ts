@@ -1,7 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { constants } from 'node:os'
-import { spawn as spawnTerminal } from '@lydell/node-pty'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findCommandPath, findCommandPid, signalCommand } from '../../../src/drivers/box/enter/command.ts'
 import { enterSpares } from '../../../src/drivers/box/enter/spare.ts'
@@ -199,30 +198,6 @@ describe('commands', () => {
     await until(async () => (await listed()).out.trim() === '2')
     child.kill('SIGKILL')
     await until(async () => (await listed()).out.trim() === '0')
-  })
-
-  test('keep their terminal', async () => {
-    const { program, args, env } = bench.boxes.entry(spec, {
-      argv: [
-        'sh',
-        '-c',
-        '[ -t 0 ] && [ -t 1 ] && : < /dev/tty && echo terminal; stty size; ps -o pid=,sid=,tpgid= -p $$; exit 5',
-      ],
-    })
-    const terminal = spawnTerminal(program, args, { env, cols: 100, rows: 30 })
-    let text = ''
-    terminal.onData((data) => {
-      text += data
-    })
-    const ended = new Promise<{ exitCode: number }>((resolve) => terminal.onExit(resolve))
-    // Output is lost if the terminal is not read in time.
-    await until(() => /\d+\s+\d+\s+\d+\s*$/.test(text))
-    expect((await ended).exitCode).toBe(5)
-    const lines = text.replaceAll('\r', '').trim().split('\n')
-    expect(lines).toContain('terminal')
-    expect(lines).toContain('30 100')
-    const [pid, session, foreground] = lines.at(-1)!.trim().split(/\s+/)
-    expect([session, foreground]).toEqual([pid, pid])
   })
 
   test('report that the box is not running', async () => {

@@ -3,6 +3,7 @@ import { existsSync, rmSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
+import { findSessions, SessionClient } from '../../support/session.ts'
 import { canRunAs, firstLine, processesBelow, startProgram, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 
@@ -10,6 +11,9 @@ const ordinary = 65_534
 
 /** Shows a checkpoint inside, in a running box and after a restart. */
 const views = Array(2).fill({ code: 0, out: 'kept\nusr/local\n' })
+
+/** A command that has the first terminal of its box. */
+const terminal = { code: 3, out: '/dev/pts/0\r\n20 90\r\n' }
 
 /** Runs as another user: makes a box, tries the commands in it, removes it. Prints what it saw. */
 function program(directory: string, commands: string[][]): string {
@@ -32,6 +36,15 @@ function program(directory: string, commands: string[][]): string {
       child.stdin.end()
       child.on('close', (code) => resolve({ code, out }))
     })
+    const onTerminal = (script) => new Promise((resolve) => {
+      let out = ''
+      const start = { id: '1', isTerminal: true, cols: 90, rows: 20, maxRunAfterDisconnectMs: null, facts: '' }
+      const session = boxes.startSession(spec, { argv: ['sh', '-c', script] }, start, {
+        onOutput: (stream, data) => { out += data },
+        onDrain() {},
+        onEnd(code) { session.release(); resolve({ code, out }) },
+      })
+    })
     const seen = { isolation: await boxes.isolation(), ended: [] }
     try {
       await boxes.ensureBox(spec)
@@ -47,6 +60,7 @@ function program(directory: string, commands: string[][]): string {
       await boxes.ensureBox(spec)
       seen.views.push(await run(look))
       for (const argv of ${JSON.stringify(commands)}) seen.ended.push(await run(argv))
+      seen.terminal = await onTerminal('tty; stty size; : < /dev/tty; exit 3')
     } finally {
       await boxes.removeBox(spec)
       seen.after = await boxes.inspectBox(spec.id)
@@ -82,7 +96,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('without root', () => {
     expect(network.out).toBe('0\n')
     expect(escapes).toMatchObject({ code: 1, out: '' })
     expect(missing.code).toBe(127)
-    expect(seen).toMatchObject({ address: '127.0.0.1', views, after: { is: 'absent' } })
+    expect(seen).toMatchObject({ address: '127.0.0.1', views, terminal, after: { is: 'absent' } })
     await until(() => processesBelow(directory).length === 0)
     expect(existsSync(`${directory}/h/sandbox/ordinary`)).toBe(false)
   })
@@ -110,7 +124,7 @@ describe.runIf(isRoot())('as root without the permission to create networks', ()
       gap: expect.stringContaining('no network'),
     })
     expect(seen.ended.map(({ out }: { out: string }) => out)).toEqual(['0\nkept\n33\n', '0\n', 'own loopback'])
-    expect(seen).toMatchObject({ address: '127.0.0.1', views, after: { is: 'absent' } })
+    expect(seen).toMatchObject({ address: '127.0.0.1', views, terminal, after: { is: 'absent' } })
   })
 })
 
@@ -138,6 +152,20 @@ describe('without namespaces', () => {
     await bench.boxes.stopBox(box.id)
     await bench.boxes.ensureBox(box)
     expect((await bench.sh(box, 'cat kept')).out).toBe('kept\n')
+  })
+
+  test('runs sessions, which end with the box', async () => {
+    const box = await bench.newBox()
+    const client = SessionClient.sh(bench.boxes, box, 'tty; stty size; exec sleep 1000', { isTerminal: true })
+    await client.said('24 80')
+    expect(client.out).toMatch(/^\/dev\/pts\/\d+\r\n/)
+    client.session.leave()
+    const [found] = await findSessions(bench.boxes, box)
+    const again = SessionClient.follow(found!)
+    expect(again.out).toBe(client.out)
+    await bench.boxes.stopBox(box.id)
+    expect(await again.end()).toBe(137)
+    expect(await findSessions(bench.boxes, box)).toEqual([])
   })
 
   test('ends all commands when the box stops', async () => {

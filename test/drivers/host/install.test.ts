@@ -59,7 +59,7 @@ describe('the units', () => {
         'Requires=berth-tree.service',
         'After=berth-tree.service',
         `ExecStart=${repository}/berth up`,
-        'KillMode=mixed',
+        'KillMode=process',
         'Restart=always',
         `Environment=BERTH_HOME=${home}`,
       ]),

@@ -3,7 +3,10 @@ import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { connect, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import type { BoxCommand, BoxDriver, BoxState } from '../../../src/drivers/box/driver.ts'
+import type { BoxCommand, BoxDriver, BoxSession, BoxState } from '../../../src/drivers/box/driver.ts'
+import { startSession } from '../../../src/drivers/box/enter/session.ts'
+import { ensureSocket, findSessions } from '../../../src/drivers/box/enter/session-socket.ts'
+import { enterSpares } from '../../../src/drivers/box/enter/spare.ts'
 import { createExecSessions } from '../../../src/live/sandbox/exec-sessions.ts'
 import { ExecSocket } from '../../support/exec.ts'
 import { usePlatform } from '../../support/platform.ts'
@@ -12,6 +15,8 @@ import { until } from '../../support/until.ts'
 const directory = mkdtempSync(`${tmpdir()}/berth-exec-`)
 const commands: ChildProcess[] = []
 const given: BoxCommand[] = []
+const held: BoxSession[] = []
+const spares = enterSpares()
 
 /** Tests that watch ports replace it. */
 let box: BoxState = { is: 'down' }
@@ -34,10 +39,19 @@ const boxes: Partial<BoxDriver> = {
     commands.push(child)
     return child
   },
-  entry(_spec, command) {
-    const [program, ...args] = command.argv
-    return { program, args, env: { PATH: process.env.PATH ?? '', ...command.env } }
+  startSession(spec, command, start, events) {
+    given.push(command)
+    const request = {
+      ...{ machine: [process.arch], way: ['none'], service: [''], uid: [String(process.getuid!())], cgroup: [] },
+      ...{ filter: [''], privileges: ['standard'], dir: [command.dir ?? directory] },
+      env: Object.entries({ PATH: process.env.PATH ?? '', ...command.env }).map(([name, value]) => `${name}=${value}`),
+      argv: command.argv,
+    }
+    const session = startSession(spares, request, ensureSocket({ run: directory }, spec.id, start.id), start)
+    held.push(session)
+    return session.follow(events)
   },
+  findSessions: (onFound) => findSessions({ run: directory }, onFound),
 }
 
 const platform = usePlatform({ boxes, sessions: createExecSessions({ keepaliveMs: 40 }) })
@@ -79,6 +93,7 @@ beforeEach(async () => {
 
 afterAll(() => {
   for (const child of commands) if (child.exitCode === null && child.signalCode === null) child.kill('SIGKILL')
+  for (const session of held) session.signal(9)
   rmSync(directory, { recursive: true })
 })
 
@@ -201,8 +216,8 @@ describe('a command on a socket', () => {
 
   test('reports that it could not be started', async () => {
     const client = await run(['/no/such/program'])
-    expect(await client.exit()).toBe(125)
-    expect(client.output(2)).toContain('could not be started')
+    expect(await client.exit()).toBe(127)
+    expect(client.output(2)).toBe('exec: "/no/such/program": not found\n')
   })
 })
 
@@ -261,7 +276,7 @@ describe('sessions', () => {
       sessions: [
         {
           id: client.sessionId,
-          command: 'sh -c echo hello; cat',
+          command: expect.stringMatching(/^\/.*\/sh -c echo hello; cat$/),
           workdir: '/tmp',
           created: expect.stringMatching(/^\d{4}-.*Z$/),
           tty: false,
@@ -331,8 +346,7 @@ describe('sessions', () => {
   })
 
   test('are ended by kill, which reports the progress', async () => {
-    // As with enter.pl, the command is the last child.
-    const client = await sh('sleep 300 & a=$!; sleep 300 & b=$!; trap "kill $a $b; exit 143" TERM; echo $b; wait')
+    const client = await sh('sleep 300 & trap "kill $!; exit 143" TERM; echo $$; wait')
     await until(() => client.output(1).endsWith('\n'))
     const killed = await kill(client.sessionId, '?signal=TERM&timeout=10s')
     expect(killed.headers['content-type']).toBe('application/x-ndjson')
@@ -351,6 +365,21 @@ describe('sessions', () => {
     await until(() => client.output(1) === 'ready\n')
     expect((await kill(client.sessionId, '?signal=nonsense')).status).toBe(400)
     const killed = await kill(client.sessionId, '?timeout=100ms')
+    expect(lines(killed.body).map(({ type }) => type)).toEqual(['signal', 'timeout', 'killed', 'complete'])
+    expect(await client.exit()).toBe(137)
+  })
+
+  test('are killed as the body of the request says', async () => {
+    const killAs = (id: string, body: object, rest = '') =>
+      platform.callSandbox('POST', `/v1/sandboxes/box/exec/${id}/kill${rest}`, { body })
+    const client = await sh('trap "echo hup" HUP; trap "" TERM; echo ready; while :; do sleep 0.02; done')
+    await until(() => client.output(1) === 'ready\n')
+    for (const body of [{ signal: 'nonsense' }, { signal: {} }, { timeout: -1 }, { timeout: [] }])
+      expect((await killAs(client.sessionId, body)).status, JSON.stringify(body)).toBe(400)
+    const told = await killAs(client.sessionId, { signal: 'HUP', timeout: '0s' }, '?signal=KILL&timeout=10s')
+    expect(lines(told.body)).toMatchObject([{ type: 'signal', signal: 'SIGHUP' }, { type: 'complete' }])
+    await until(() => client.output(1) === 'ready\nhup\n')
+    const killed = await killAs(client.sessionId, { signal: 15, timeout: 0.1 })
     expect(lines(killed.body).map(({ type }) => type)).toEqual(['signal', 'timeout', 'killed', 'complete'])
     expect(await client.exit()).toBe(137)
   })

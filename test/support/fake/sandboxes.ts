@@ -60,7 +60,7 @@ export class FakeSandboxes extends FakeImports {
         for (const key of this.copies.keys()) if (key.startsWith(`${id}/`)) this.copies.delete(key)
         return this.called(undefined)
       },
-      entry: entryToHost,
+      findSessions: () => Promise.resolve(),
       signalCommand,
       findCommandPid,
       findCommandPath,

@@ -1,15 +1,18 @@
-# Runs one command in a box. The request is in the environment, or else is read from descriptor 3, for which the process may
-# wait a long time. On the host this process stands for the command: it forwards signals, exits with the same code, and when
-# it is killed, so is the command.
+# Runs one command in a box. The request is in the environment, or else comes through descriptor 3, a socket, for which the
+# process may wait a long time. On the host this process stands for the command: it forwards signals, exits with the same
+# code, and when it is killed, so is the command. The command of a session, which needs descriptor 3, outlives the platform:
+# see hold.pl.
 # Usage: perl enter.pl <architecture>
 use strict;
 
 our $machine;
-require($0 =~ s{[^/]*$}{}r . '../lib.pl');
+my $here = $0 =~ s{[^/]*$}{}r;
+require "${here}../lib.pl";
 
 $machine = $ARGV[0];
 my $starter = getppid;
-my $request_pipe = exists $ENV{BERTH_ENTER_0} ? undef : open_request();
+my $channel = exists $ENV{BERTH_ENTER_0} ? undef : open_channel();
+require "${here}hold.pl" if $channel;
 my ($watchdog, $watchdog_pid) = start_watchdog();
 my $child = 0;
 my @early;
@@ -17,61 +20,82 @@ my @early;
 my @signals = grep { !/^(KILL|STOP|CHLD|CLD|IOT|POLL|NUM3[23])$/ } keys %SIG;
 $SIG{$_} = sub { $child ? forward_signal($_[0]) : push @early, $_[0] } for @signals;
 
-my %request = $request_pipe ? read_words(read_request()) : take_request();
+our %request = $channel ? read_words(read_request()) : take_request();
 do { end_watchdog(); exit 0 } if !%request; # the spare process was not used
+my $is_session = exists $request{session};
 # In a machine, the user of the command comes from the image.
 my $is_machine = exists $request{user};
-require($0 =~ s{[^/]*$}{}r . '../user.pl') if $is_machine;
-# The command must also be able to open its terminal by name.
-my $is_terminal = $request{terminal}[0];
-chown $request{uid}[0], $request{uid}[0], *STDIN if $is_terminal;
-enter_by_request(%request) or refuse($is_machine ? 'the machine is not running' : 'the sandbox is not running');
-# PR_SET_PDEATHSIG: killed when the parent dies, which may have happened already. Changing the uid clears it, so it is set
-# only now.
-call('prctl', 1, 9, 0, 0, 0);
-exit 126 if getppid != $starter;
-
-if ($is_terminal) {
-  # TIOCNOTTY: the terminal will be the controlling terminal of the command. Giving it up sends SIGHUP.
-  local $SIG{HUP} = 'IGNORE';
-  ioctl(STDIN, 0x5422, 0);
-}
-show_program() if !$is_machine;
+require "${here}../user.pl" if $is_machine;
+if ($is_session) { begin_session($channel) } elsif ($channel) { close $channel }
+my $is_inside = eval { enter_by_request(%request) } // refuse($@ =~ s/\n\z//r);
+refuse($is_machine ? 'the machine is not running' : 'the sandbox is not running') if !$is_inside;
+open_streams() if $is_session;
+end_with_parent() if !$is_session;
+show_program() if !$is_session && !$is_machine;
 $child = fork // refuse("fork: $!");
 run_command() if !$child;
 syswrite $watchdog, "$child\n";
 forward_signal($_) for @early;
-waitpid $child, 0;
-my $status = $?;
-syswrite $watchdog, 'done';
-end_watchdog();
-exit($status & 127 ? 128 + ($status & 127) : $status >> 8);
+if ($is_session) {
+  hold_session($child, find_program() // '');
+  exit 0;
+}
+exit reap();
 
-sub open_request {
-  open(my $request_pipe, '<&=', 3) or refuse("no command: $!");
-  return $request_pipe;
+sub open_channel {
+  open(my $channel, '+<&=', 3) or refuse("no command: $!");
+  return $channel;
 }
 
+# The length of the request and then the request; empty when the platform has closed the socket.
 sub read_request {
+  my $header = read_bytes(4) // return '';
+  return read_bytes(unpack 'N', $header) // '';
+}
+
+sub read_bytes {
+  my ($wanted) = @_;
   my $text = '';
-  while (1) {
-    my $got = sysread $request_pipe, $text, 65536, length $text;
-    last if defined $got ? $got == 0 : $! != 4; # EINTR
+  while (length $text < $wanted) {
+    my $got = sysread $channel, $text, $wanted - length $text, length $text;
+    return undef if defined $got ? $got == 0 : $! != 4; # EINTR
   }
-  close $request_pipe;
   return $text;
+}
+
+sub end_with_parent {
+  # PR_SET_PDEATHSIG: killed when the parent dies, which may have happened already. Changing the uid clears it, so it is set
+  # only now.
+  call('prctl', 1, 9, 0, 0, 0);
+  exit 126 if getppid != $starter;
+}
+
+# Waits for the end of the command and returns its exit code.
+sub reap {
+  waitpid $child, 0;
+  my $status = $?;
+  $child = 0;
+  syswrite $watchdog, 'done';
+  end_watchdog();
+  return $status & 127 ? 128 + ($status & 127) : $status >> 8;
 }
 
 sub refuse {
   my ($why) = @_;
+  fail_session($why) if $is_session;
   syswrite STDERR, "$why\n";
   exit 126;
 }
 
 # Shows the path of the program on the command line of this process, where the platform reads it.
 sub show_program {
-  my ($path) = grep { -f && -x _ } candidates();
+  my $path = find_program();
   $0 = "box-enter: $path" if defined $path;
+}
+
+sub find_program {
+  my ($path) = grep { -f && -x _ } candidates();
+  return $path;
 }
 
 # The paths at which the program may be.
@@ -97,7 +121,7 @@ sub start_watchdog {
     close $out;
     return ($in, $process);
   }
-  close $_ for grep { $_ } $in, $request_pipe, *STDIN, *STDOUT, *STDERR;
+  close $_ for grep { $_ } $in, $channel, *STDIN, *STDOUT, *STDERR;
   call('setsid');
   my $message = '';
   while (sysread $out, $message, 64, length $message) { }
@@ -115,14 +139,14 @@ sub switch_user {
   my $user = eval { find_user($request{user}[0]) } or refuse($@ =~ s/\n\z//r);
   $ENV{HOME} //= $user->{home};
   return if $request{way}[0] ne 'full';
-  chown $user->{uid}, $user->{gid}, *STDIN if $is_terminal;
   become_user($user, 0);
 }
 
 sub run_command {
   call('prctl', 1, 9, 0, 0, 0); # PR_SET_PDEATHSIG: killed when its parent dies
   call('setsid');
-  ioctl(STDIN, 0x540e, 0) if $is_terminal;
+  use_streams() if $is_session;
+  $is_session = 0; # errors are output of the command from here on
   %ENV = map { split /=/, $_, 2 } @{$request{env}};
   switch_user() if $is_machine;
   my $directory = $request{dir}[0];

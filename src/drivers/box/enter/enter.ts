@@ -1,5 +1,5 @@
 // Runs a command in a box through `enter.pl`, which joins the namespaces of the box. The request is passed in the
-// environment: only the same user can read it, and node-pty cannot pass additional file descriptors.
+// environment, which only the same user can read, or to a process that was started before: see spare.ts.
 import type { BoxImage } from '../../../model/sandbox/box.ts'
 import { baseEnvironment, findCommand } from '../../host/process.ts'
 import { driverProgram } from '../../host/program.ts'
@@ -31,8 +31,8 @@ export const boxPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 // Linux limits one environment variable to 131072 bytes.
 const partBytes = 100_000
 
-export function renderEntry(entrance: Entrance, command: BoxCommand, terminal: boolean): BoxEntry {
-  return { ...enterProgram(), env: renderRequest(enterRequest(entrance, command, terminal)) }
+export function renderEntry(entrance: Entrance, command: BoxCommand): BoxEntry {
+  return { ...enterProgram(), env: renderRequest(enterRequest(entrance, command)) }
 }
 
 export function enterProgram(): Pick<BoxEntry, 'program' | 'args'> {
@@ -40,7 +40,7 @@ export function enterProgram(): Pick<BoxEntry, 'program' | 'args'> {
 }
 
 /** The request as named lists of words, which `enter.pl` reads. */
-export function enterRequest(entrance: Entrance, command: BoxCommand, terminal: boolean): Record<string, string[]> {
+export function enterRequest(entrance: Entrance, command: BoxCommand): Record<string, string[]> {
   const defaults = entrance.machine?.env ?? defaultEnvironment(entrance.home, entrance.image)
   const environment = { ...defaults, ...command.env, ...entrance.env }
   return {
@@ -52,7 +52,6 @@ export function enterRequest(entrance: Entrance, command: BoxCommand, terminal: 
     cgroup: entrance.cgroup,
     filter: [entrance.filter],
     privileges: [entrance.isMinimal ? 'minimal' : 'standard'],
-    terminal: [terminal ? '1' : ''],
     dir: [command.dir ?? (entrance.image?.workingDir || entrance.home)],
     env: Object.entries(environment).map(([name, value]) => `${variableName(name)}=${value}`),
     argv: command.argv,

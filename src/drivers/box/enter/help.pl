@@ -4,7 +4,7 @@ use strict;
 
 our $machine;
 
-# A pidfd that becomes readable when the box ends. Helpers that run for long must end then, because they hold its mounts.
+# Helpers that run for long must end when this becomes readable; see watch_box.
 our $end_of_box;
 
 # Enters the box of the request in the environment, or exits with 75.
@@ -13,8 +13,7 @@ sub enter_as_helper {
   $machine = $request{machine}[0];
   %ENV = ();
   if ($request{way}[0] ne 'none') {
-    my $first = first_process($request{service}[0], $request{uid}[0], $request{first}[0]);
-    $end_of_box = $first ? attempt('pidfd_open', $first, 0) : -1;
+    $end_of_box = watch_box(%request);
     exit 75 if $end_of_box < 0;
   }
   exit 75 if !enter_by_request(%request);
