@@ -9,7 +9,7 @@ import type { StateTable } from '../../model/states.ts'
 import { type Call, type Route, route } from '../http/route.ts'
 import { foreignApp, leased, noApp, noMachine, notAllowed, wrongState } from './error-text.ts'
 import { ConfigView, EventView, eventView, MachineView, machineView } from './machine-view.ts'
-import { ByApp, ByMachine } from './params.ts'
+import { ByApp, ByMachine, LeaseHeader } from './params.ts'
 
 export const Ok = Type.Object({ ok: Type.Boolean() })
 
@@ -154,6 +154,7 @@ export const machineRoutes: Route[] = [
       'Takes the complete configuration and creates a new version. A running machine is restarted with it; a stopped one stays stopped. Name and region do not change.',
     scope: 'write',
     params: ByMachine,
+    headers: LeaseHeader,
     body: UpdateMachine,
     ignoreNulls: true,
     status: 200,
@@ -181,6 +182,7 @@ export const machineRoutes: Route[] = [
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
+    headers: LeaseHeader,
     query: Type.Object({ force: flag('Destroy it even if it is running.'), kill: flag('Alias of `force`.') }),
     status: 200,
     response: Ok,

@@ -160,11 +160,11 @@ test('the options of a union are listed one after the other', () => {
 test('alternatives that only require fields are described as such and satisfied by the example', () => {
   const page = pageWithBody({
     type: 'object',
-    properties: { key: { type: 'string' }, label: { type: 'string' } },
-    anyOf: [{ required: ['key'] }, { required: ['label'] }],
+    properties: { colour: { type: 'string' }, shape: { type: 'string' } },
+    anyOf: [{ required: ['colour'] }, { required: ['shape'] }],
   })
-  expect(page).toContain('Also required: <code>key</code> or <code>label</code>.')
-  expect(curlOf(page, 'makeThing')).toContain('{\n    &quot;key&quot;: &quot;example&quot;\n  }')
+  expect(page).toContain('Also required: <code>colour</code> or <code>shape</code>.')
+  expect(curlOf(page, 'makeThing')).toContain('{\n    &quot;colour&quot;: &quot;example&quot;\n  }')
 })
 
 test('the curl example has the placeholders, the path filled in, and only what a caller would send', () => {
@@ -212,16 +212,16 @@ test('a quote in an example does not end the shell argument', () => {
 test('an example obeys the bounds of its schema', () => {
   const page = pageWithBody({
     type: 'object',
-    required: ['port', 'key', 'code'],
+    required: ['count', 'colour', 'code'],
     properties: {
-      port: { type: 'integer', minimum: 1024 },
-      key: { type: 'string', minLength: 10 },
+      count: { type: 'integer', minimum: 1024 },
+      colour: { type: 'string', minLength: 10 },
       code: { type: 'string', pattern: '^[0-9]+$' },
     },
   })
   const curl = curlOf(page, 'makeThing').replaceAll('&quot;', '"')
-  expect(curl).toContain('"port": 1024')
-  expect(curl).toContain('"key": "examplexxx"')
+  expect(curl).toContain('"count": 1024')
+  expect(curl).toContain('"colour": "examplexxx"')
   expect(curl).toContain('"code": "1"')
 })
 

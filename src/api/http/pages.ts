@@ -7,6 +7,7 @@ import { withConnections } from '../../live/connection.ts'
 import { discovery } from '../../model/app/identity.ts'
 import { forbidden, unavailable } from '../../model/errors.ts'
 import { isLoopback } from '../../model/network.ts'
+import { withExamples } from '../docs/document.ts'
 import { docsAt, docsPage } from '../docs/page.ts'
 import { readTokenHash } from './auth.ts'
 import { openApiDocument } from './openapi.ts'
@@ -38,7 +39,7 @@ export function addPages(server: FastifyInstance, { area, routes, context, metri
   })
 
   server.get('/openapi.json', async (_request, reply) => {
-    openApiText ??= JSON.stringify(openApiDocument(area, routes))
+    openApiText ??= JSON.stringify(withExamples(openApiDocument(area, routes)))
     return reply.type('application/json').send(openApiText)
   })
 
