@@ -193,6 +193,12 @@ ensure_npm_packages() {
 # Generators of API clients, which the tests run. They need another TypeScript than the rest, and one needs Python.
 clients=.cache/clients
 
+install_client_generators() {
+  quietly npm ci --prefix "$clients" --ignore-scripts --no-audit --no-fund --loglevel=error || return 1
+  quietly python3 -m venv "$clients/venv" || return 1
+  quietly "$clients/venv/bin/pip" install --disable-pip-version-check --only-binary :all: -r test/clients/requirements.txt
+}
+
 ensure_client_generators() {
   wanted_clients=$(cat test/clients/package-lock.json test/clients/requirements.txt | sha256sum)
   if [ "$(cat "$clients/installed" 2>/dev/null)" = "$wanted_clients" ]; then return 0; fi
@@ -205,10 +211,7 @@ ensure_client_generators() {
   rm -rf "$clients"
   mkdir -p "$clients"
   cp .npmrc test/clients/package.json test/clients/package-lock.json "$clients"
-  quietly npm ci --prefix "$clients" --ignore-scripts --no-audit --no-fund --loglevel=error &&
-    quietly python3 -m venv "$clients/venv" &&
-    quietly "$clients/venv/bin/pip" install --disable-pip-version-check --only-binary :all: -r test/clients/requirements.txt ||
-    fail "Could not install the generators of API clients: see the error above."
+  install_client_generators || fail "Could not install the generators of API clients: see the error above."
   echo "$wanted_clients" >"$clients/installed"
 }
 

@@ -1,3 +1,4 @@
+import { brotliDecompressSync, gunzipSync } from 'node:zlib'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { platformRoutes } from '../../../src/api/routes.ts'
@@ -208,6 +209,26 @@ describe('pages', () => {
     })
     expect((await platform.callSandbox('GET', '/openapi.json', { token: null })).body.openapi).toBe('3.1.0')
     expect((await platform.call('GET', '/docs', { token: null })).body).toContain('/v1/apps/{app_name}')
+  })
+
+  test.each(['/docs', '/openapi.json'])('%s is compressed, and not sent again to a client that has it', async (url) => {
+    const get = (headers: Record<string, string>) => platform.server.inject({ url, headers })
+    const plain = await get({})
+    expect(plain.headers['content-encoding']).toBeUndefined()
+    for (const [encoding, decode] of [
+      ['br', brotliDecompressSync],
+      ['gzip', gunzipSync],
+    ] as const) {
+      const small = await get({ 'accept-encoding': encoding })
+      expect(small.headers).toMatchObject({ 'content-encoding': encoding, vary: 'accept-encoding' })
+      expect(small.headers['fly-request-id']).toBeDefined()
+      expect(decode(small.rawPayload).equals(plain.rawPayload)).toBe(true)
+      expect(small.rawPayload.length).toBeLessThan(plain.rawPayload.length / 8)
+      const etag = String(small.headers.etag)
+      const again = await get({ 'accept-encoding': encoding, 'if-none-match': `"other", W/${etag}` })
+      expect([again.statusCode, again.body, again.headers.etag]).toEqual([304, '', etag])
+      expect((await get({ 'if-none-match': etag })).statusCode).toBe(200)
+    }
   })
 
   test('the sandbox API has its own error format', async () => {
