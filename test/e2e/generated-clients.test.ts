@@ -68,7 +68,7 @@ describe.runIf(existsSync(`${installed}/installed`))('a generated client creates
     })
   }, 400_000)
 
-  test('with openapi-python-client', async () => {
+  test.runIf(existsSync(`${python}/openapi-python-client`))('with openapi-python-client', async () => {
     const made = await execute(`${python}/openapi-python-client`, [
       ...['generate', '--path', 'openapi.json', '--output-path', generated('python')],
       ...['--meta', 'none', '--config', 'python.yaml'],
