@@ -26,7 +26,7 @@ export function documentedResponses(area: Area, routes: readonly Route[]) {
   const operations = operationFinder(routes)
 
   return (method: string, url: string, sent: Sent): void => {
-    const route = operations(method, url.split('?')[0]!)
+    const route = operations(method, URL.parse(url, 'http://localhost')?.pathname ?? '') // as it is sent, without dots
     if (!route || sent.status === 405) return
     const about = `${method} ${url} answers ${sent.status}`
     const content = contentOf(document, route, sent.status)
