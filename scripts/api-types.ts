@@ -12,7 +12,7 @@ interface Schema {
   items?: Schema
   properties?: Record<string, Schema>
   required?: string[]
-  patternProperties?: Record<string, Schema>
+  additionalProperties?: Schema | boolean
 }
 
 interface Operation {
@@ -31,9 +31,9 @@ const platformSchemas = [
   'ExtendedVolume',
   'IpAssignmentList',
   'IssuedToken',
+  'Lease',
   'LogLine',
   'Machine',
-  'MachineLease',
   'OrganizationList',
   'PostgresAdoption',
   'PostgresAuthority',
@@ -128,10 +128,9 @@ export function typeOf(schema: Schema): string {
   return schema.type ?? 'unknown'
 }
 
-function objectType({ properties, required = [], patternProperties }: Schema): string {
+function objectType({ properties, required = [], additionalProperties = {} }: Schema): string {
   if (!properties) {
-    const values = Object.values(patternProperties ?? { any: {} }).map(typeOf)
-    return `Record<string, ${values.join(' | ')}>`
+    return `Record<string, ${typeof additionalProperties === 'boolean' ? 'unknown' : typeOf(additionalProperties)}>`
   }
   const lines = Object.entries(properties).map(([name, schema]) => {
     return `${JSON.stringify(name)}${required.includes(name) ? '' : '?'}: ${typeOf(schema)}`

@@ -1,3 +1,4 @@
+import { withExamples } from '../src/api/docs/document.ts'
 import { openApiDocument } from '../src/api/http/openapi.ts'
 import { platformRoutes, sandboxRoutes } from '../src/api/routes.ts'
 import { appStates } from '../src/model/app/app.ts'
@@ -13,8 +14,8 @@ import { apiTypesSource } from './api-types.ts'
 
 /** Maps the path of every generated file to its text. */
 export function generatedFiles(): Record<string, string> {
-  const platform = openApiDocument('platform', platformRoutes)
-  const sandbox = openApiDocument('sandbox', sandboxRoutes)
+  const platform = withExamples(openApiDocument('platform', platformRoutes))
+  const sandbox = withExamples(openApiDocument('sandbox', sandboxRoutes))
   return {
     'openapi.json': json(platform),
     'openapi-sandbox.json': json(sandbox),

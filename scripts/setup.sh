@@ -7,7 +7,7 @@ set -eu
 # Debian packages by purpose. `provides` maps a package to its program or library where the names differ.
 run="s6 pgbouncer libreadline8 openssl libgssapi-krb5-2 bubblewrap nftables iproute2 dnsmasq-base e2fsprogs xfsprogs"
 check="shellcheck libperl-critic-perl"
-test="curl procps btrfs-progs docker-registry busybox-static faketime"
+test="curl procps btrfs-progs docker-registry busybox-static faketime python3-venv"
 bench="wrk haproxy btrfs-progs docker-registry busybox-static skopeo"
 
 provides() {
@@ -44,6 +44,7 @@ quietly() {
 has() {
   program=$(provides "$1")
   case $program in
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *.so.*)
       for library in /lib/"$program" /lib64/"$program" /usr/lib/"$program" /usr/lib64/"$program" /usr/lib/*/"$program" /lib/*/"$program"; do
         if [ -e "$library" ]; then return 0; fi
@@ -189,6 +190,37 @@ ensure_npm_packages() {
   write_stamp
 }
 
+# Generators of API clients, which the tests run. They need another TypeScript than the rest, and one needs Python.
+clients=.cache/clients
+
+ensure_client_generators() {
+  wanted_clients=$(cat test/clients/package-lock.json test/clients/requirements.txt | sha256sum)
+  if client_generators_are_current; then return 0; fi
+  if command -v flock >/dev/null; then
+    exec 9<.
+    flock 9
+    if client_generators_are_current; then return 0; fi
+  fi
+  echo "Installing the generators of API clients ..."
+  rm -rf "$clients"
+  mkdir -p "$clients"
+  cp .npmrc test/clients/package.json test/clients/package-lock.json "$clients"
+  quietly npm ci --prefix "$clients" --ignore-scripts --no-audit --no-fund --loglevel=error ||
+    fail "Could not install the generators of API clients: see the error above."
+  # Everything else comes from Debian and npm, so a host that cannot reach a Python package index runs the other tests.
+  install_python_generator || echo "openapi-python-client was not installed; its test is skipped." >&2
+  echo "$wanted_clients" >"$clients/installed"
+}
+
+client_generators_are_current() {
+  [ "$(cat "$clients/installed" 2>/dev/null)" = "$wanted_clients" ]
+}
+
+install_python_generator() {
+  quietly python3 -m venv "$clients/venv" || return 1
+  quietly "$clients/venv/bin/pip" install --disable-pip-version-check --only-binary :all: -r test/clients/requirements.txt
+}
+
 case ${1-} in
   quick | npm) wanted="" ;;
   check) wanted=$check ;;
@@ -203,3 +235,4 @@ cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 ensure_system_packages
 ensure_npm_packages
+if [ "${1-}" = test ]; then ensure_client_generators; fi

@@ -96,9 +96,15 @@ async function identify(ctx: Context, request: RepeatableRequest): Promise<Pick<
   }
   const { tokenId } = await requireToken(ctx)
   const fingerprint = createHash('sha256')
-    .update(JSON.stringify([request.query, request.body]))
+    .update(JSON.stringify([request.query, request.body], inKeyOrder))
     .digest()
   return { key: { tokenId, path: request.path, key: `${request.attenuation}${request.key}` }, fingerprint }
+}
+
+/** Some clients write the keys of an object in another order each time. */
+function inKeyOrder(_key: string, value: unknown): unknown {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return value
+  return Object.fromEntries(Object.entries(value).sort(([one], [other]) => (one < other ? -1 : 1)))
 }
 
 function stillRunning(): BerthError {

@@ -212,6 +212,17 @@ export interface LastDrill {
   answer?: string
 }
 
+export interface Lease {
+  status: 'success'
+  data: {
+    nonce: string
+    expires_at: number
+    owner: string
+    description: string
+    version: string
+  }
+}
+
 export interface LogLine {
   timestamp: string
   message: string
@@ -282,17 +293,6 @@ export interface MachineEvent {
   source: 'user' | 'flyd' | 'proxy'
   timestamp: number
   request?: Record<string, unknown>
-}
-
-export interface MachineLease {
-  status: 'success'
-  data: {
-    nonce: string
-    expires_at: number
-    owner: string
-    description: string
-    version: string
-  }
 }
 
 export interface NetworkPolicy {

@@ -13,6 +13,7 @@ export const errorTable = {
   range_not_satisfiable: 416,
   invalid: 422,
   rate_limited: 429,
+  headers_too_large: 431,
   internal: 500,
   unavailable: 503,
   no_space: 507,

@@ -155,6 +155,23 @@ test('the head timeout of the port applies once the Host field has arrived', asy
   await until(() => long.seen.text.endsWith('here'))
 })
 
+test('a later request on a connection has no more time for its head than the first one', async () => {
+  const { app, requests } = await makeApp({ headers_read_timeout: 1 }, say('here'))
+  const socket = edge.connect()
+  const seen = read(socket)
+  socket.write(`GET / HTTP/1.1\r\nHost: ${app}.app.test\r\n\r\n`)
+  await until(() => seen.text.endsWith('here'))
+  socket.write(`GET / HTTP/1.1\r\nHost: ${app}.app.test\r\nX-Slow: `)
+  const timer = setInterval(() => socket.writable && socket.write('a'), 100)
+  try {
+    await until(() => isGone(socket), 9) // the default is ten seconds
+  } finally {
+    clearInterval(timer)
+  }
+  expect(seen.text).toMatch(/here.*HTTP\/1.1 408 /s)
+  expect(requests).toHaveLength(1)
+})
+
 test('at a dedicated address the timeouts of the app apply from the first byte', async () => {
   const app = await edge.app({ ip: { ip: '127.0.8.5' } })
   const port = await edge.listen('127.0.8.5')

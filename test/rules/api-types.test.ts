@@ -8,7 +8,7 @@ test.each([
   [{ enum: ['on', 'off'] }, '"on" | "off"'],
   [{ anyOf: [{ type: 'boolean' }, { $ref: '#/components/schemas/Volume' }] }, 'boolean | Volume'],
   [{ type: 'array', items: { enum: [1, 2] } }, '(1 | 2)[]'],
-  [{ type: 'object', patternProperties: { '^.*$': { type: 'string' } } }, 'Record<string, string>'],
+  [{ type: 'object', additionalProperties: { type: 'string' } }, 'Record<string, string>'],
   [{ type: 'object', additionalProperties: true }, 'Record<string, unknown>'],
   [
     { type: 'object', required: ['id'], properties: { id: { type: 'string' }, size: { type: 'number' } } },

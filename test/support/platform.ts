@@ -18,6 +18,7 @@ import { machineFeed } from '../../src/store/app/machine-feed.ts'
 import type { Db } from '../../src/store/db.ts'
 import { sandboxFeed } from '../../src/store/sandbox/feed.ts'
 import { useDatabase } from './db.ts'
+import { documentedResponses } from './documented.ts'
 import { FakeWorld } from './fake/world.ts'
 
 export interface Reply {
@@ -43,6 +44,9 @@ export interface PlatformChanges {
   boxes?: Partial<BoxDriver>
   sessions?: ExecSessions
 }
+
+const checkPlatform = documentedResponses('platform', platformRoutes)
+const checkSandbox = documentedResponses('sandbox', sandboxRoutes)
 
 /** Runs the platform in this process with real routes and a real database, emptied before each test. Tests run the loop. */
 export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = {}) {
@@ -70,8 +74,9 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       return sandboxServer
     },
 
-    call: (method: Method, url: string, options: CallOptions = {}) => call(server, method, url, options),
-    callSandbox: (method: Method, url: string, options: CallOptions = {}) => call(sandboxServer, method, url, options),
+    call: (method: Method, url: string, options: CallOptions = {}) => call(server, checkPlatform, method, url, options),
+    callSandbox: (method: Method, url: string, options: CallOptions = {}) =>
+      call(sandboxServer, checkSandbox, method, url, options),
 
     /** All drivers in memory, reset before each test. */
     fake: new FakeWorld(),
@@ -128,7 +133,13 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       platform.call('POST', '/v1/apps', { body: { app_name: name, org_slug: 'personal', ...extra } }),
   }
 
-  async function call(target: FastifyInstance, method: Method, url: string, options: CallOptions): Promise<Reply> {
+  async function call(
+    target: FastifyInstance,
+    check: ReturnType<typeof documentedResponses>,
+    method: Method,
+    url: string,
+    options: CallOptions,
+  ): Promise<Reply> {
     const token = options.token === undefined ? rootToken : options.token
     const payload = options.raw ?? (options.body === undefined ? undefined : JSON.stringify(options.body))
     const reply = await target.inject({
@@ -137,7 +148,9 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       headers: { ...(token === null ? {} : { authorization: `Bearer ${token}` }), ...options.headers },
       ...(payload === undefined ? {} : { payload }),
     })
-    const isJson = String(reply.headers['content-type'] ?? '').startsWith('application/json')
+    const contentType = String(reply.headers['content-type'] ?? '')
+    check(method, url, { status: reply.statusCode, contentType, body: reply.body })
+    const isJson = contentType.startsWith('application/json')
     return { status: reply.statusCode, body: isJson && reply.body ? reply.json() : reply.body, headers: reply.headers }
   }
 

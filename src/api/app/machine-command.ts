@@ -11,7 +11,7 @@ import { waitForMachine } from '../../live/app/machine-wait.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, leased, noMachine, notAllowed, wrongState } from './error-text.ts'
 import { flag, isSet, keyOf, Ok } from './machine.ts'
-import { ByMachine } from './params.ts'
+import { ByMachine, LeaseHeader } from './params.ts'
 
 const Signal = Type.Union([Type.String(), Type.Integer()], {
   description: 'A name such as `SIGTERM`, or a number.',
@@ -37,6 +37,7 @@ export const machineCommandRoutes: Route[] = [
     action: 'control',
     machineSelf: true,
     params: ByMachine,
+    headers: LeaseHeader,
     status: 200,
     response: Type.Object({ previous_state: Type.String(), migrated: Type.Boolean(), new_host: Type.String() }),
     errors: commandErrors,
@@ -58,6 +59,7 @@ export const machineCommandRoutes: Route[] = [
     action: 'control',
     machineSelf: true,
     params: ByMachine,
+    headers: LeaseHeader,
     body: Type.Object({ signal: Type.Optional(Signal), timeout: Type.Optional(Duration) }),
     ignoreNulls: true,
     status: 200,
@@ -80,6 +82,7 @@ export const machineCommandRoutes: Route[] = [
     action: 'control',
     machineSelf: true,
     params: ByMachine,
+    headers: LeaseHeader,
     query: Type.Object({
       timeout: Type.Optional(Type.String({ description: 'Such as `10s`, or seconds.' })),
       signal: Type.Optional(Type.String({ description: 'The signal that stops it.' })),
@@ -106,6 +109,7 @@ export const machineCommandRoutes: Route[] = [
     action: 'control',
     machineSelf: true,
     params: ByMachine,
+    headers: LeaseHeader,
     status: 200,
     response: Ok,
     errors: commandErrors,
@@ -146,6 +150,7 @@ export const machineCommandRoutes: Route[] = [
       scope: 'write',
       machineSelf: true,
       params: ByMachine,
+      headers: LeaseHeader,
       status: 200,
       response: Ok,
       errors: { 403: notAllowed, 404: noMachine, 409: leased },

@@ -6,7 +6,7 @@ import { notFound } from '../../model/errors.ts'
 import { type Route, route } from '../http/route.ts'
 import { foreignApp, leased, noMachine, notAllowed } from './error-text.ts'
 import { keyOf, Ok } from './machine.ts'
-import { ByMachine } from './params.ts'
+import { ByMachine, LeaseHeader } from './params.ts'
 
 const base = '/v1/apps/{app_name}/machines/{machine_id}'
 
@@ -21,7 +21,7 @@ const LeaseView = Type.Object(
       version: Type.String(),
     }),
   },
-  { title: 'MachineLease' },
+  { title: 'Lease' },
 )
 
 function leaseView({ machine, lease }: LeasedMachine) {
@@ -55,6 +55,7 @@ export const machineLeaseRoutes: Route[] = [
     scope: 'write',
     action: 'control',
     params: ByMachine,
+    headers: LeaseHeader,
     query: Type.Object({ ttl: Type.Optional(Type.Integer({ description: 'Seconds; the body takes precedence.' })) }),
     body: Type.Object({
       ttl: Type.Optional(Type.Integer({ description: 'Seconds; 30 when omitted.' })),
@@ -79,6 +80,7 @@ export const machineLeaseRoutes: Route[] = [
     summary: 'Release a lease',
     scope: 'write',
     params: ByMachine,
+    headers: LeaseHeader,
     status: 200,
     response: Ok,
     errors: { 403: notAllowed, 404: noMachine },
@@ -129,6 +131,7 @@ export const machineMetadataRoutes: Route[] = [
       description: 'Other entries and the version of the machine do not change. PUT and PATCH are equivalent.',
       scope: 'write',
       params: ByMachine,
+      headers: LeaseHeader,
       body: MetadataChange,
       status: 204,
       errors: { 403: notAllowed, 404: noMachine, 412: '`machine_version` is not the current version.' },
@@ -168,6 +171,7 @@ export const machineMetadataRoutes: Route[] = [
     scope: 'write',
     action: 'write',
     params: ByKey,
+    headers: LeaseHeader,
     body: Type.Object({ value: Type.String(), updated_at: Type.Optional(Type.String()) }),
     status: 204,
     errors: { 403: notAllowed, 404: noMachine },
@@ -182,6 +186,7 @@ export const machineMetadataRoutes: Route[] = [
     summary: 'Remove one entry of the metadata of a machine',
     scope: 'write',
     params: ByKey,
+    headers: LeaseHeader,
     status: 204,
     errors: { 403: notAllowed, 404: noMachine },
     wrongTypeStatus: 400,

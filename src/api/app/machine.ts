@@ -11,7 +11,7 @@ import { mountTargets, pathTargets } from '../http/access.ts'
 import { type Call, type Route, route } from '../http/route.ts'
 import { foreignApp, leased, noApp, noMachine, notAllowed, wrongState } from './error-text.ts'
 import { ConfigView, EventView, eventView, MachineView, machineView } from './machine-view.ts'
-import { ByApp, ByMachine } from './params.ts'
+import { ByApp, ByMachine, LeaseHeader } from './params.ts'
 
 export const Ok = Type.Object({ ok: Type.Boolean() })
 
@@ -159,6 +159,7 @@ export const machineRoutes: Route[] = [
     targets: (call) => [...pathTargets('', call.params), ...mountTargets(call)],
     action: 'write',
     params: ByMachine,
+    headers: LeaseHeader,
     body: UpdateMachine,
     ignoreNulls: true,
     status: 200,
@@ -186,6 +187,7 @@ export const machineRoutes: Route[] = [
     scope: 'write',
     machineSelf: true,
     params: ByMachine,
+    headers: LeaseHeader,
     query: Type.Object({ force: flag('Destroy it even if it is running.'), kill: flag('Alias of `force`.') }),
     status: 200,
     response: Ok,

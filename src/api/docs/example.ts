@@ -1,3 +1,4 @@
+import { exampleChoiceOf, exampleFlagOf, exampleNumberOf, exampleTextOf, isTrouble } from './example-value.ts'
 import { type Content, type Json, type Operation, type Shape, text } from './shape.ts'
 
 /** `urlVariable` is the shell variable that holds the address. */
@@ -35,16 +36,17 @@ const commonFields = /^(name|app_name|org_slug|image|cmd)$/
 
 /** Returns a valid value; a minimal one omits optional fields that callers normally omit. */
 export function exampleOf(shape: Shape, name: string, minimal: boolean): unknown {
-  const { schema, options, items, fields, type } = shape
+  const { schema, options, items, fields } = shape
+  const type = shape.type.split(' or ')[0]
   const given = [schema.const, (schema.examples as unknown[] | undefined)?.[0], schema.example, schema.default]
   const value = given.find((candidate) => candidate !== undefined && candidate !== null)
   if (value !== undefined) return value
-  if (Array.isArray(schema.enum)) return schema.enum[0]
+  if (Array.isArray(schema.enum)) return exampleChoiceOf(schema.enum)
   if (options[0] && fields.length === 0) return exampleOf(options[0], name, minimal)
   if (type === 'map') return items && !minimal ? { key: exampleOf(items, 'value', minimal) } : {}
   if (items) return [exampleOf(items, name.replace(/s$/, ''), minimal)]
   if (type === 'object') return exampleObject(shape, minimal)
-  if (type === 'boolean') return true
+  if (type === 'boolean') return exampleFlagOf(name)
   if (type === 'integer' || type === 'number') return exampleNumber(schema, name)
   return type === 'string' ? exampleText(shape, name) : null
 }
@@ -52,10 +54,12 @@ export function exampleOf(shape: Shape, name: string, minimal: boolean): unknown
 function exampleObject({ fields, options, needs }: Shape, minimal: boolean): Json {
   const needed = needs[0] ?? []
   const wanted = fields.filter(({ name, required, shape }) => {
-    if (shape.recursive) return required
+    if (shape.recursive || (isTrouble(name) && !required)) return required
     return !minimal || required || needed.includes(name) || (commonFields.test(name) && !isAlias(shape))
   })
-  const own = Object.fromEntries(wanted.map(({ name, shape }) => [name, exampleOf(shape, name, minimal)]))
+  const own = Object.fromEntries(
+    wanted.map(({ name, shape }) => [name, shape.nullable && isTrouble(name) ? null : exampleOf(shape, name, minimal)]),
+  )
   return options[0] ? { ...own, ...exampleObject(options[0], minimal) } : own
 }
 
@@ -64,7 +68,7 @@ function isAlias({ description }: Shape): boolean {
 }
 
 function exampleNumber({ minimum, maximum }: Json, name: string): number {
-  const preferred = name.endsWith('_at') ? 1_767_225_600_000 : name.endsWith('numeric_id') ? 42 : 1
+  const preferred = exampleNumberOf(name)
   return Math.min(Math.max(preferred, Number(minimum ?? preferred)), Number(maximum ?? Number.POSITIVE_INFINITY))
 }
 
@@ -78,31 +82,10 @@ const formatExamples: Record<string, string> = {
   ipv6: '2001:db8::10',
 }
 
-const nameExamples: [RegExp, string][] = [
-  [/^app(_name)?$/, 'demo'],
-  [/(^|_)org(anization)?(_slug)?$/, 'personal'],
-  [/^slug$/, 'acme'],
-  [/hostname$/, 'shop.example.com'],
-  [/^database$/, 'fly-db'],
-  [/^extension$/, 'pg_trgm'],
-  [/(^|_)(id|instance)$/, 'k3v9x2m7q4w8z1c5'],
-  [/^token$/, 'berth_…'],
-  [/_at$/, '2026-01-01T00:00:00Z'],
-  [/url$/, 'https://example.com'],
-  [/^cmd$/, 'ls'],
-  [/image$/, 'docker.io/library/nginx:1.29'],
-  [/network$/, 'default'],
-  [/region$/, 'local'],
-  [/cursor$/, 'ZGVtbw'],
-  [/error|message/, 'A message that says what is wrong'],
-  [/sandbox/, 'my-sandbox'],
-  [/name$/, 'demo'],
-]
-
 function exampleText({ schema, description }: Shape, name: string): string {
   const { format, pattern, minLength, maxLength } = schema
   const quoted = /(?:such as|for example) `([^`]+)`/.exec(description)?.[1]
-  const byName = nameExamples.find(([form]) => form.test(name))?.[1]
+  const byName = exampleTextOf(name)
   const candidates = [
     quoted,
     formatExamples[text(format)],

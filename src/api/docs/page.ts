@@ -1,3 +1,5 @@
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import type { OpenApiDocument } from '../http/openapi.ts'
 import { curlOf } from './example.ts'
 import { explanation, fieldTable, presence, rowsOf, table, typeName } from './field-table.ts'
@@ -19,15 +21,34 @@ import { docsStyle } from './style.ts'
 /** A request body with more rows than this is collapsed at first; the example beside it shows the usual fields. */
 const maxOpenRows = 12
 
+/** Shown by browsers without scripts; the script replaces it by the address of the page. */
 const exampleAddress = 'https://berth.example.com'
 
-/** Replaces the example address in a page by the one at which it was requested. */
-export function docsAt(page: string, protocol: string, host: string): string {
-  return /^[\w.:[\]-]+$/.test(host) ? page.replace(exampleAddress, `${protocol}://${host}`) : page
+const readScript = () => readFileSync(new URL('./browser.js', import.meta.url), 'utf8')
+
+/** Nothing but the page's own style and script is used, and the script can reach this address only. */
+export function docsHeaders(): Record<string, string> {
+  const policy = [
+    "default-src 'none'",
+    `style-src '${hashOf(docsStyle)}'`,
+    `script-src '${hashOf(readScript())}'`,
+    "connect-src 'self'",
+    'img-src data:',
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+  ]
+  return { 'content-security-policy': policy.join('; '), 'referrer-policy': 'no-referrer' }
+}
+
+function hashOf(text: string): string {
+  return `sha256-${createHash('sha256').update(text).digest('base64')}`
 }
 
 /**
- * Renders the API reference as one page without scripts or external resources. `urlVariable` is the environment variable
+ * Renders the API reference as one page without external resources. `urlVariable` is the environment variable
  * from which its examples and the command line read the address.
  */
 export function docsPage(document: OpenApiDocument, urlVariable = 'BERTH_URL'): string {
@@ -54,6 +75,7 @@ ${startSection(document, urlVariable)}
 ${errorSection(operations)}
 ${groups.map((group) => tagSection(group, urlVariable))}
 </main>
+<script type="module">${raw(readScript())}</script>
 </body>
 </html>
 `.html
@@ -73,6 +95,7 @@ function pageHead({ info, openapi }: OpenApiDocument, count: number): Html {
 function sidebar(title: string, groups: Group[]): Html {
   return html`<nav class="side" aria-label="Operations">
 <a class="brand" href="#top">${markOf()}<span>${title}</span></a>
+<search class="needs-script" hidden><input id="search" type="search" placeholder="Search  /" aria-label="Search operations" autocomplete="off" spellcheck="false"><output id="matches" for="search"></output></search>
 <details class="menu"><summary>Operations</summary>
 <ul><li><a class="plain" href="#start-authentication">Authentication</a></li><li><a class="plain" href="#start-errors">Errors</a></li></ul>
 ${groups.map(sidebarGroup)}
@@ -105,12 +128,13 @@ function methodBadge(method: string, label = method): Html {
 
 function startSection({ info, components }: OpenApiDocument, urlVariable: string): Html {
   const schemes = Object.values(components.securitySchemes) as Json[]
-  const settings = `export ${urlVariable}='${exampleAddress}'\nexport BERTH_TOKEN='berth_…'`
+  const settings = html`export ${urlVariable}='<span class="origin">${exampleAddress}</span>'\nexport BERTH_TOKEN='berth_…'`
   return html`<section class="start" aria-labelledby="start-authentication">
 <div class="told"><h2 id="start-authentication">Authentication</h2>
 <div class="prose">${prose(text(info.description))}${schemes.map((scheme) => html`<p>Send ${inline(text(scheme.description))} with each request.</p>`)}
 <p>The examples on this page read the address of your installation and your token from the environment; set both once, and every example can be pasted unchanged.</p>
-<p>The root token is in the file <code>token</code> in the home of the platform; <code>berth tokens create</code> creates further tokens.</p></div></div>
+<p>The root token is in the file <code>token</code> in the home of the platform; <code>berth tokens create</code> creates further tokens.</p></div>
+<label class="needs-script token" hidden><span>Your token, to try operations on this page</span><input id="token" type="password" autocomplete="off" spellcheck="false" placeholder="berth_…"><span class="hint">It is kept in the memory of this page, until you reload or close it.</span></label></div>
 <div class="shown">${sample('Once per shell', html`<code class="all">${settings}</code>`, 'click to select')}</div>
 </section>`
 }
@@ -138,10 +162,10 @@ ${operations.map((operation) => operationArticle(operation, urlVariable))}
 }
 
 function operationArticle(operation: Operation, urlVariable: string): Html {
-  const { id, method, path, summary, description, responses } = operation
+  const { id, operationId, method, path, summary, description, responses } = operation
   const done = responses.filter(({ status }) => status < '4')
   const refused = responses.filter(({ status }) => status >= '4')
-  return html`<article class="operation" id="${id}" aria-labelledby="${id}-title">
+  return html`<article class="operation" id="${id}" data-id="${operationId}" aria-labelledby="${id}-title">
 <div class="told">
 <div class="title"><h3 id="${id}-title"><a href="#${id}">${summary}</a></h3>
 <p class="call">${methodBadge(method)}<code>${path}</code></p></div>
@@ -152,6 +176,7 @@ ${done.map(responsePart)}
 ${errorPart(refused)}
 </div>
 <div class="shown">${sample('Request', html`<code class="all">${curlOf(operation, urlVariable)}</code>`, 'click to select')}
+<details class="try" hidden><summary>Try it</summary></details>
 ${done.map(({ status, content }) => (content ? jsonSample(`Response ${status}`, content.shape) : ''))}</div>
 </article>
 `

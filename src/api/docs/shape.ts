@@ -4,7 +4,9 @@ import { slug } from './html.ts'
 export type Json = Record<string, unknown>
 
 export interface Operation {
+  /** Its anchor in the page. */
   id: string
+  operationId: string
   tag: string
   method: string
   path: string
@@ -79,6 +81,7 @@ function operationOf(document: OpenApiDocument, path: string, method: string, re
   const security = (record.security ?? document.security) as Json[]
   return {
     id: slug(text(record.operationId) || `${method}-${path}`),
+    operationId: text(record.operationId),
     tag: (record.tags as string[] | undefined)?.[0] ?? 'Other',
     method,
     path,

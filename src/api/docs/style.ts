@@ -263,13 +263,38 @@ p + .rules { margin-top: 0.25rem; }
 .sample .s { color: var(--code-string); }
 .sample .v { color: var(--code-value); }
 
+[hidden] { display: none !important; }
+search { position: sticky; top: -1.5rem; z-index: 1; display: flex; align-items: center; gap: 0.5rem; padding: 0.5rem 0; background: var(--side); }
+input, textarea, button { font: inherit; color: inherit; border-radius: 6px; border: 1px solid var(--line); }
+input, textarea { width: 100%; min-width: 0; padding: 0.375rem 0.625rem; background: var(--page); }
+textarea, .request input { font: 0.8125rem/1.6 var(--mono); }
+button { padding: 0.375rem 0.875rem; font-size: 0.8125rem; font-weight: 600; background: var(--accent-tint); color: var(--accent); cursor: pointer; }
+button:disabled { opacity: 0.5; cursor: default; }
+#matches { flex: none; color: var(--soft); font-size: 0.75rem; font-variant-numeric: tabular-nums; }
+.token, .request label { display: grid; gap: 0.25rem; font-size: 0.8125rem; }
+.token { max-width: 30rem; }
+.try { border: 1px solid var(--line); border-radius: 10px; padding: 0.5rem 0.875rem; min-width: 0; }
+.try > summary { font-weight: 600; font-size: 0.8125rem; color: var(--accent); }
+.request { display: grid; gap: 0.75rem; padding: 0.75rem 0 0.375rem; min-width: 0; }
+.request .actions { display: flex; gap: 0.5rem; }
+.request pre {
+  max-height: 26rem;
+  overflow: auto;
+  padding: 0.75rem 0.875rem;
+  border-radius: 8px;
+  background: var(--code);
+  color: var(--code-text);
+  font-size: 0.78125rem;
+  line-height: 1.65;
+}
+.outcome { font: 0.78125rem/1.6 var(--mono); color: var(--soft); overflow-wrap: anywhere; }
 @media (min-width: 56.0625rem) {
   @supports selector(::details-content) {
     .menu > summary { display: none; }
     .menu::details-content { content-visibility: visible; }
   }
 }
-@media (max-width: 76rem) {
+@media (max-width: 92rem) {
   .operation, .start { grid-template-columns: minmax(0, 1fr); }
   .shown { position: static; }
 }
@@ -317,7 +342,7 @@ p + .rules { margin-top: 0.25rem; }
   :root { color-scheme: light; --code: #ffffff; --code-text: #17212e; --code-soft: #526071; --code-line: #dfe5ec;
     --code-key: #0b5cad; --code-string: #0c6b43; --code-value: #8a4b08; }
   body { display: block; font-size: 10pt; }
-  .side, .skip { display: none; }
+  .side, .skip, .try, .token { display: none; }
   .operation, .start { display: block; padding: 1rem 0; }
   .shown, .part, .title { margin-top: 0.75rem; position: static; }
   .sample { margin-top: 0.75rem; }

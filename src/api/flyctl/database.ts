@@ -37,7 +37,7 @@ const NewUser = Type.Object(
     role: Type.Optional(Type.Enum([...userRoles])),
     db_name: Type.Optional(Type.String({ description: 'The database of the connection string.' })),
   },
-  { anyOf: [{ required: ['username'] }, { required: ['user_name'] }] },
+  { anyOf: [{ required: ['username'] }, { required: ['user_name'] }], examples: [{ username: 'ada' }] },
 )
 
 const NewExtension = Type.Object({

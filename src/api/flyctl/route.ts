@@ -17,11 +17,17 @@ export const ById = Type.Object({ postgres_cluster_id: Type.String({ description
 export const noCluster = 'The cluster does not exist, is deleted, or is not visible to this token.'
 export const notReady = 'A field is not valid, or the cluster is not ready.'
 
+const InternalAnswer = Type.Object(
+  { data: Type.Optional(Type.Unknown({ description: 'The resource, or a list of them, as flyctl reads it.' })) },
+  { title: 'InternalAnswer', additionalProperties: true },
+)
+
 /** Builds a flyctl route; errors are repeated in `errors.detail`, where flyctl expects them. */
 export function internalRoute<P extends TObject, Q extends TObject, B extends TObject>(
   record: Omit<TypedRoute<P, Q, B>, 'tag' | 'wrongTypeStatus' | 'problem'>,
 ): Route {
   return route({
+    ...(record.status < 202 ? { response: InternalAnswer } : {}),
     ...record,
     tag: 'flyctl',
     wrongTypeStatus: 422,

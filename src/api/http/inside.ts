@@ -1,8 +1,10 @@
 // The API that a sandbox can call about itself, over a Unix socket inside it. Requests are rewritten to the public path
 // and handled by the same server with an ordinary token, so that authorization has a single implementation.
+import { randomUUID } from 'node:crypto'
 import type { RequestListener, ServerResponse } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import { notFound } from '../../model/errors.ts'
+import { commonHeaders } from './options.ts'
 import { problemBody } from './problem.ts'
 
 export interface SandboxIdentity {
@@ -34,5 +36,7 @@ function publicPath(name: string, path: string): string {
 
 function refuse(response: ServerResponse, path: string): void {
   const body = problemBody('sandbox', notFound(`no such path: ${path.split('?')[0]}`))
-  response.writeHead(404, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+  response
+    .writeHead(404, { ...commonHeaders('sandbox', randomUUID()), 'content-type': 'application/json' })
+    .end(JSON.stringify(body))
 }

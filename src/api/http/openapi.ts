@@ -1,4 +1,5 @@
 import type { TObject, TSchema } from 'typebox'
+import { isNeed, refer } from './openapi-schema.ts'
 import { type ComponentNames, shareRepeated } from './openapi-share.ts'
 import { type Area, PlatformProblem, SandboxProblem } from './problem.ts'
 import type { Route } from './route.ts'
@@ -117,6 +118,7 @@ function operationOf(area: Area, route: Route, schemas: Json): Json {
   const parameters = [
     ...parametersOf('path', route.params, schemas),
     ...parametersOf('query', route.query, schemas),
+    ...parametersOf('header', route.headers, schemas),
     ...(post ? [idempotencyParameter] : []),
   ]
   return {
@@ -126,10 +128,16 @@ function operationOf(area: Area, route: Route, schemas: Json): Json {
     ...(route.description ? { description: route.description } : {}),
     ...(route.tokenOptional || route.machineSelf ? { security: [{ bearer: [] }, {}] } : {}),
     ...(parameters.length > 0 ? { parameters } : {}),
-    ...(route.body ? { requestBody: { required: true, content: jsonContent(refer(route.body, schemas)) } } : {}),
-    ...(route.rawBody ? { requestBody: { content: { 'application/octet-stream': { schema: anyBytes } } } } : {}),
+    ...requestBodyOf(route, schemas),
     responses: responsesOf(area, route, schemas),
   }
+}
+
+function requestBodyOf({ body, rawBody }: Route, schemas: Json): Json {
+  if (rawBody) return { requestBody: { content: { 'application/octet-stream': { schema: anyBytes } } } }
+  if (!body) return {}
+  const required = (body.required ?? []).length > 0 || (body as { anyOf?: unknown[] }).anyOf?.some(isNeed)
+  return { requestBody: { ...(required ? { required } : {}), content: jsonContent(refer(body, schemas)) } }
 }
 
 const requestIdHeader = { description: 'Identifies the request in the log.', schema: { type: 'string' } }
@@ -143,7 +151,7 @@ const idempotencyParameter = {
   schema: { type: 'string', minLength: 1, maxLength: 255 },
 }
 
-function parametersOf(place: 'path' | 'query', object: TObject | undefined, schemas: Json): Json[] {
+function parametersOf(place: 'path' | 'query' | 'header', object: TObject | undefined, schemas: Json): Json[] {
   return Object.entries(object?.properties ?? {}).map(([name, schema]) => {
     const { description, ...rest } = refer(schema as TSchema, schemas)
     const required = place === 'path' || (object?.required as string[] | undefined)?.includes(name) === true
@@ -160,28 +168,40 @@ function responsesOf(area: Area, route: Route, schemas: Json): Json {
     ...(route.method === 'POST' ? idempotencyErrors : {}),
     ...ownErrors(route),
   }
-  const content = contentOf(route, schemas)
-  const responses: Json = {
-    [route.status]: {
-      description: content ? descriptionOfSuccess : descriptionWithoutBody,
-      headers,
-      ...(content ? { content } : {}),
-    },
+  const responses: Json = { [route.status]: success(route, headers, contentOf(route, schemas)) }
+  if (route.otherStatus) {
+    // With 202 a stream is not awaited: the response is its first line.
+    const content = contentOf(route.otherStatus === 202 ? { response: route.response } : route, schemas)
+    responses[route.otherStatus] = success(route, headers, content)
   }
-  if (route.otherStatus) responses[route.otherStatus] = responses[route.status]
   for (const [status, description] of Object.entries(errors)) {
     responses[status] = { description, headers, content: jsonContent(problem) }
   }
   return responses
 }
 
+function success({ responseHeaders = {} }: Route, common: Json, content: Json | undefined): Json {
+  const own = Object.entries(responseHeaders).map(([name, description]) => [
+    name,
+    { description, schema: { type: 'string' } },
+  ])
+  return {
+    description: content ? descriptionOfSuccess : descriptionWithoutBody,
+    headers: { ...common, ...Object.fromEntries(own) },
+    ...(content ? { content } : {}),
+  }
+}
+
 const anyText = { type: 'string' }
 const anyBytes = { type: 'string', format: 'binary' }
 
-function contentOf({ response, contentType }: Route, schemas: Json): Json | undefined {
+type Contents = Pick<Route, 'response' | 'contentType' | 'lines'>
+
+function contentOf({ response, contentType, lines }: Contents, schemas: Json): Json | undefined {
   const schema = response ? refer(response, schemas) : contentType === 'text/plain' ? anyText : anyBytes
   if (contentType) return { [contentType]: { schema } }
-  return response && jsonContent(schema)
+  if (!response) return undefined
+  return { ...jsonContent(schema), ...(lines ? { 'application/x-ndjson': { schema: refer(lines, schemas) } } : {}) }
 }
 
 /** Combines the descriptions of a status that both the operation and its key can cause. */
@@ -197,20 +217,4 @@ function ownErrors(route: Route): Record<number, string> {
 
 function jsonContent(schema: Json): Json {
   return { 'application/json': { schema } }
-}
-
-/** Converts a schema to plain JSON and replaces titled schemas by references to components. */
-function refer(schema: TSchema, schemas: Json): Json {
-  const plain = JSON.parse(JSON.stringify(schema)) as Json
-  return hoist(plain, schemas) as Json
-}
-
-function hoist(value: unknown, schemas: Json): unknown {
-  if (Array.isArray(value)) return value.map((item) => hoist(item, schemas))
-  if (typeof value !== 'object' || value === null) return value
-  const { title, refusal: _refusal, ...rest } = value as Json
-  const inner = Object.fromEntries(Object.entries(rest).map(([key, item]) => [key, hoist(item, schemas)]))
-  if (typeof title !== 'string') return inner
-  schemas[title] = inner
-  return { $ref: `#/components/schemas/${title}` }
 }

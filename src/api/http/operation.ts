@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { ErrorObject } from 'ajv'
-import type { FastifyInstance, FastifyReply, FastifyRequest, HTTPMethods } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { requireAccess } from '../../actions/account/access.ts'
 import { type Credential, chooseCredential } from '../../actions/account/credential.ts'
 import { getMachineToken } from '../../actions/app/machine-itself.ts'
@@ -15,9 +15,8 @@ import type { ServerOptions } from './options.ts'
 import { problemBody } from './problem.ts'
 import { rateLimiter, readRate, writeRate } from './rate-limit.ts'
 import { Answer, type Call, type Route, readSearch, StreamAnswer, type UncheckedCall, withAliases } from './route.ts'
+import { refuseOtherMethods } from './unknown-path.ts'
 import { refusalOf } from './validation.ts'
-
-const methods: HTTPMethods[] = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'TRACE']
 
 /** Registers the route table with the HTTP framework. */
 export function addOperations(server: FastifyInstance, options: ServerOptions): void {
@@ -59,7 +58,11 @@ export function addOperations(server: FastifyInstance, options: ServerOptions): 
         },
       })
     }
-    rejectOtherMethods(server, url, operations)
+    refuseOtherMethods(
+      server,
+      url,
+      operations.map(({ method }) => method),
+    )
   }
 }
 
@@ -216,17 +219,4 @@ async function sendStream(
   } finally {
     streams.delete(disconnected)
   }
-}
-
-function rejectOtherMethods(server: FastifyInstance, url: string, operations: Route[]): void {
-  const known: string[] = operations.map((operation) => operation.method)
-  if (known.includes('GET')) known.push('HEAD')
-  const allow = known.join(', ')
-  server.route({
-    method: methods.filter((method) => !known.includes(method)),
-    url,
-    handler: async (request) => {
-      throw new BerthError('method_not_allowed', `${request.method} is not allowed here; use ${allow}`, { allow })
-    },
-  })
 }

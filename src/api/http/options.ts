@@ -19,6 +19,8 @@ export interface ServerOptions {
   metrics: Metrics
   rateLimit: boolean
   tls?: { cert: Buffer; key: Buffer }
+  /** The time in which the head of a request must arrive. */
+  headTimeoutMs?: number
 }
 
 declare module 'fastify' {

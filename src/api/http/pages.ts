@@ -8,18 +8,16 @@ import { isOperator } from '../../model/account/caller.ts'
 import { discovery } from '../../model/app/identity.ts'
 import { forbidden, unavailable } from '../../model/errors.ts'
 import { isLoopback } from '../../model/network.ts'
-import { docsAt, docsPage } from '../docs/page.ts'
+import { withExamples } from '../docs/document.ts'
+import { docsHeaders, docsPage } from '../docs/page.ts'
 import { readCredentials } from './auth.ts'
 import { openApiDocument } from './openapi.ts'
 import type { ServerOptions } from './options.ts'
+import { staticPage } from './static-page.ts'
 
 /** Adds the pages beside the operations: health, metrics, the OpenAPI document and the API reference. */
 export function addPages(server: FastifyInstance, { area, routes, context, metrics }: ServerOptions): void {
   const { db } = context
-  // Rendered on first use: together they take longer than the rest of the start, and memory.
-  let openApiText: string | undefined
-  let docsHtml: string | undefined
-
   server.get('/healthz', async () => ({ status: 'ok' }))
 
   server.get('/readyz', async () => {
@@ -39,23 +37,24 @@ export function addPages(server: FastifyInstance, { area, routes, context, metri
     return reply.type(metrics.contentType).send(await metrics.text())
   })
 
-  server.get('/openapi.json', async (_request, reply) => {
-    openApiText ??= JSON.stringify(openApiDocument(area, routes))
-    return reply.type('application/json').send(openApiText)
-  })
+  const document = () => openApiDocument(area, routes)
+  server.get(
+    '/openapi.json',
+    staticPage(
+      'application/json',
+      () => ({}),
+      () => JSON.stringify(withExamples(document())),
+    ),
+  )
 
   if (area === 'platform') addIdentityPages(server, context)
 
-  server.get('/docs', async (request, reply) => {
-    docsHtml ??= docsPage(openApiDocument(area, routes), area === 'platform' ? 'BERTH_URL' : 'BERTH_SANDBOX_URL')
-    return reply
-      .type('text/html; charset=utf-8')
-      .header(
-        'content-security-policy',
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
-      )
-      .send(docsAt(docsHtml, request.protocol, request.host))
-  })
+  server.get(
+    '/docs',
+    staticPage('text/html; charset=utf-8', docsHeaders, () =>
+      docsPage(document(), area === 'platform' ? 'BERTH_URL' : 'BERTH_SANDBOX_URL'),
+    ),
+  )
 
   server.get('/', async (_request, reply) => reply.redirect('/docs'))
 }

@@ -98,11 +98,15 @@ export interface Route {
   targets?: 'none' | ((call: UncheckedCall) => Target[])
   params?: TObject
   query?: TObject
+  /** The request headers that it reads, for the documentation. They are not validated. */
+  headers?: TObject
   body?: TObject
   status: 200 | 201 | 202 | 204
   /** A second success status, with the same body. */
-  otherStatus?: 200 | 202
-  response?: TSchema
+  otherStatus?: 200 | 202 | 206
+  /** The headers of a successful response beside the ones that every response has: name → description. */
+  responseHeaders?: Readonly<Record<string, string>>
+  response?: TSchema | undefined
   /** Treats null fields of the body as absent: clients in typed languages send them. */
   ignoreNulls?: true
   /** The body is not JSON: `call.body` is the stream of its bytes, of any length. */
@@ -122,6 +126,8 @@ export interface Route {
   outsideTransaction?: true
   /** The content type of the response, when it is not JSON. */
   contentType?: 'application/octet-stream' | 'application/x-ndjson' | 'text/plain'
+  /** The schema of a line, when a client can ask for a stream of lines with `Accept: application/x-ndjson`. */
+  lines?: TSchema
   /** The errors of this operation beyond those that every operation has: status → cause. */
   errors: Readonly<Record<number, string>>
   /** The status for a field of the wrong type: 422 where the operation documents one, else 400. */

@@ -1,16 +1,18 @@
 // WebSockets of an API listener. An error before the upgrade is an ordinary HTTP response, so that clients can show it.
 import { randomUUID } from 'node:crypto'
-import { type IncomingMessage, STATUS_CODES } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { requireAccess } from '../../actions/account/access.ts'
 import { type Credential, chooseCredential } from '../../actions/account/credential.ts'
-import { badRequest, notFound } from '../../model/errors.ts'
+import { BerthError, badRequest, notFound } from '../../model/errors.ts'
 import { socketRequirement } from './access.ts'
 import { readCredentials } from './auth.ts'
+import { checkHeaders } from './hooks.ts'
 import { commonHeaders, type ServerOptions } from './options.ts'
-import { asBerthError, problemBody, problemHeaders } from './problem.ts'
+import { asBerthError } from './problem.ts'
+import { refuseConnection } from './raw-response.ts'
 import { type OpenSocket, readSearch, type SocketRoute, withAliases } from './route.ts'
 
 interface Matched {
@@ -109,6 +111,7 @@ async function open(
   request: IncomingMessage,
   connection: Duplex,
 ): Promise<OpenSocket & { session: Session }> {
+  checkHeaders(request)
   const credentials = readCredentials(request.headers.authorization, options.context.encryptionKey)
   const found = match(pathOf(request))
   if (!found) throw notFound(`no such path: ${pathOf(request)}`)
@@ -117,8 +120,7 @@ async function open(
   const credential =
     credentials.length === 1 ? credentials[0]! : await chooseCredential(base, credentials, targets, bits)
   const session = openSession(options, credential, connection)
-  if (request.headers.upgrade?.toLowerCase() !== 'websocket')
-    throw badRequest('this path only accepts WebSocket upgrades')
+  checkHandshake(request)
   const search = readSearch(request.url ?? '')
   const ctx = { ...base, tokenHash: credential.hash, attenuation: credential.attenuation }
   await requireAccess(ctx, targets, bits)
@@ -129,6 +131,25 @@ async function open(
     ...(await found.route.open({ ctx, params: found.params, headers: request.headers, search, credentials })),
     session,
   }
+}
+
+/**
+ * Whether a request asks for a WebSocket. Other upgrades, such as to HTTP/2, are an offer of the client, which is
+ * declined by a normal response.
+ */
+export function isWebSocketUpgrade({ headers, method }: IncomingMessage): boolean {
+  return method === 'GET' && headers.upgrade?.toLowerCase() === 'websocket'
+}
+
+/** The library that accepts the upgrade would report these errors in its own format. */
+function checkHandshake({ headers }: IncomingMessage): void {
+  const { 'sec-websocket-key': key, 'sec-websocket-version': version } = headers
+  if (version !== '13' && version !== '8') {
+    throw new BerthError('bad_request', 'Sec-WebSocket-Version must be 13', {
+      headers: { 'sec-websocket-version': '13' },
+    })
+  }
+  if (!/^[+/0-9A-Za-z]{22}==$/.test(key ?? '')) throw badRequest('Sec-WebSocket-Key must be 16 bytes in base64')
 }
 
 function pathOf(request: IncomingMessage): string {
@@ -160,14 +181,5 @@ function decoded(groups: Record<string, string>): Record<string, string> {
 function refuse(options: ServerOptions, connection: Duplex, id: string, err: unknown): void {
   const error = asBerthError(err)
   if (error.statusCode >= 500) options.log.error({ request: id, err: error.cause ?? error }, error.message)
-  const body = JSON.stringify(problemBody(options.area, error))
-  const headers = {
-    ...problemHeaders(error),
-    ...commonHeaders(options.area, id),
-    'content-type': 'application/json',
-    'content-length': String(Buffer.byteLength(body)),
-    connection: 'close',
-  }
-  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
-  connection.end(`HTTP/1.1 ${error.statusCode} ${STATUS_CODES[error.statusCode]}\r\n${lines.join('')}\r\n${body}`)
+  refuseConnection(options.area, connection, id, error)
 }

@@ -1,6 +1,6 @@
 import { Ajv, type ErrorObject, type Options, type ValidateFunction } from 'ajv'
 import type { FastifySchemaCompiler } from 'fastify'
-import type { Static, TSchema } from 'typebox'
+import type { Static, TObject, TSchema } from 'typebox'
 import { BerthError } from '../../model/errors.ts'
 
 // The keyword `refusal` in a schema holds the error message for values that do not match it.
@@ -19,27 +19,35 @@ const options: Options = {
 export function schemaCompiler(): FastifySchemaCompiler<object> {
   const strict = new Ajv({ ...options, coerceTypes: false })
   const coercing = new Ajv({ ...options, coerceTypes: true })
-  return ({ schema, httpPart }) => compileLazily(httpPart === 'body' ? strict : coercing, schema)
+  return ({ schema, httpPart }) =>
+    httpPart === 'body' ? compileLazily(strict, schema) : compileLazily(coercing, schema, findBadNumber)
 }
 
 /** Most operations are never called in the life of a process, and compiled schemas take a lot of memory. */
-function compileLazily(ajv: Ajv, schema: object): ValidateFunction {
+function compileLazily(ajv: Ajv, schema: object, findFirst?: typeof findBadNumber): ValidateFunction {
   let compiled: ValidateFunction | undefined
   const check = ((value: unknown) => {
     compiled ??= ajv.compile(schema)
-    const isValid = compiled(value)
-    const infinite = isValid ? findInfinite(value) : undefined
-    check.errors = infinite ? [infinite] : (compiled.errors ?? null)
-    return isValid && infinite === undefined
+    const first = findFirst?.(schema, value)
+    const isValid = first === undefined && compiled(value)
+    check.errors = first ? [first] : (compiled.errors ?? null)
+    return isValid
   }) as ValidateFunction
   return check
 }
 
-/** Coercion turns "1e999" into an infinite number, which passes as an integer. In a body it does not pass. */
-function findInfinite(value: unknown): ErrorObject | undefined {
-  const found = Object.entries(value ?? {}).find(([, field]) => field === Infinity || field === -Infinity)
-  if (!found) return undefined
-  return { keyword: 'type', instancePath: `/${found[0]}`, schemaPath: '', params: { type: 'integer' } }
+/** Numbers as they are written in decimal. Coercion would also take "1e2", "0x10", "+5", " 5" and "1e999". */
+const numberForms: Record<string, RegExp> = { integer: /^-?\d{1,15}$/, number: /^-?\d{1,15}(?:\.\d{1,15})?$/ }
+
+/** Finds text in the place of a number that is not written as one. */
+function findBadNumber(schema: object, value: unknown): ErrorObject | undefined {
+  for (const [name, parentSchema] of Object.entries((schema as TObject).properties ?? {})) {
+    const { type } = parentSchema as { type?: string }
+    const text = (value as Record<string, unknown> | undefined)?.[name]
+    if (type === undefined || typeof text !== 'string' || numberForms[type]?.test(text) !== false) continue
+    return { keyword: 'type', instancePath: `/${name}`, schemaPath: '', params: { type }, parentSchema }
+  }
+  return undefined
 }
 
 let bodyAjv: Ajv | undefined

@@ -48,6 +48,7 @@ export const checkpointRoutes: Route[] = [
     status: 200,
     response: CheckpointEvent,
     streams: true,
+    contentType: 'application/x-ndjson',
     errors: { 403: readOnly, 404: sandboxAbsent, 409: `${busy} Or: the maximum number of checkpoints is reached.` },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query, body }) => {
@@ -129,6 +130,7 @@ export const checkpointRoutes: Route[] = [
     otherStatus: 202,
     response: CheckpointEvent,
     streams: true,
+    contentType: 'application/x-ndjson',
     errors: { 403: readOnly, 404: absent, 409: busy },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query }) => {

@@ -56,6 +56,21 @@ const KillExecSession = Type.Object(
   { title: 'KillExecSession' },
 )
 
+const KillEvent = Type.Object(
+  {
+    type: Type.Enum(['signal', 'timeout', 'exited', 'killed', 'complete'], {
+      description: '`complete` is always the last event.',
+    }),
+    message: Type.Optional(Type.String({ description: 'Present except with `complete`.' })),
+    signal: Type.Optional(Type.String({ description: 'Present with `signal`: the signal that was sent.' })),
+    pid: Type.Optional(Type.Integer()),
+    exit_code: Type.Optional(
+      Type.Integer({ description: 'Present with `complete` when the command has ended; 128 + n after signal n.' }),
+    ),
+  },
+  { title: 'KillEvent', description: 'One line of the response.' },
+)
+
 const sessionAbsent = `${sandboxAbsent} Or: it has no such session.`
 
 export const execRoutes: Route[] = [
@@ -95,6 +110,7 @@ export const execRoutes: Route[] = [
     query: Type.Object(Command),
     rawBody: true,
     streams: true,
+    contentType: 'application/octet-stream',
     status: 200,
     errors: { 403: readOnly, 404: sandboxAbsent },
     wrongTypeStatus: 400,
@@ -137,7 +153,9 @@ export const execRoutes: Route[] = [
     }),
     body: KillExecSession,
     streams: true,
+    contentType: 'application/x-ndjson',
     status: 200,
+    response: KillEvent,
     errors: { 403: readOnly, 404: sessionAbsent, 410: 'The command has already ended.' },
     wrongTypeStatus: 400,
     run: async ({ ctx, params, query, body }) => {

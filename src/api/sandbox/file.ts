@@ -93,7 +93,16 @@ export const fileRoutes: Route[] = [
       start: Type.Optional(Type.Integer({ minimum: 0, description: 'The first byte.' })),
       end: Type.Optional(Type.Integer({ minimum: 0, description: 'The last byte, inclusive.' })),
     }),
+    headers: Type.Object({
+      range: Type.Optional(Type.String({ description: 'A range of bytes.', examples: ['bytes=0-1023'] })),
+    }),
     status: 200,
+    otherStatus: 206,
+    responseHeaders: {
+      'x-file-mode': 'The permissions, such as `0644`.',
+      'last-modified': 'When the file was changed.',
+      'content-range': 'With 206: the part that the body contains, and the size of the file.',
+    },
     streams: true,
     contentType: 'application/octet-stream',
     errors: { 400: wrong, 403: denied, 404: absent, 416: 'The range is outside of the file.' },

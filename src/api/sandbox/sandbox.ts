@@ -15,6 +15,7 @@ import {
   runtimeVersion,
   type SandboxCounts,
   type SandboxDetails,
+  SandboxEvent,
   type SandboxImage,
   SandboxPage,
   SandboxView,
@@ -81,6 +82,7 @@ export const sandboxResourceRoutes: Route[] = [
     }),
     status: 200,
     response: SandboxPage,
+    lines: SandboxEvent,
     errors: { 404: noOrganization },
     wrongTypeStatus: 400,
     run: async ({ ctx, query, headers }) => {

@@ -48,7 +48,7 @@ const Event = Type.Object(
       ),
     ),
   },
-  { title: 'ServiceEvent', description: 'One JSON object per line (`application/x-ndjson`).' },
+  { title: 'ServiceEvent', description: 'One line of the response.' },
 )
 
 const sandboxName = Type.String({ description: 'The name of the sandbox.' })
@@ -71,7 +71,13 @@ const defaultWatchMs = 5_000
 const defaultStopMs = 10_000
 
 /** Operations that stream the events of a service. */
-const streaming = { params: ByService, status: 200, response: Event, streams: true } as const
+const streaming = {
+  params: ByService,
+  status: 200,
+  response: Event,
+  streams: true,
+  contentType: 'application/x-ndjson',
+} as const
 const acting = { ...shared, ...streaming, method: 'POST', scope: 'write' } as const
 
 const streamEvents = (source: ServiceEventStream) =>

@@ -1,5 +1,5 @@
 // Rolling updates: a machine is updated only when the one before is started and healthy.
-import type { LogLine, MachineLease } from '../api-types.ts'
+import type { Lease, LogLine } from '../api-types.ts'
 import { request, type Session } from '../client.ts'
 import { ApiError, CommandError } from '../errors.ts'
 import { type Progress, pollUntil } from '../progress.ts'
@@ -74,7 +74,7 @@ async function underLease(
   run: (path: string, nonce: Record<string, string>) => Promise<void>,
 ): Promise<void> {
   const body = { ttl: leaseSeconds, description: 'berth' }
-  const lease = await request<MachineLease>(session, 'POST', `${path}/lease`, body)
+  const lease = await request<Lease>(session, 'POST', `${path}/lease`, body)
   const nonce = { 'fly-machine-lease-nonce': lease.data.nonce }
   const renewal = setInterval(
     () => request(session, 'POST', `${path}/lease`, body, nonce).catch(() => undefined),

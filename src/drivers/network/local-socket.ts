@@ -13,7 +13,12 @@ export interface LocalSocketOptions {
   maxConnections: number
 }
 
-const serverOptions = { requireHostHeader: false, requestTimeout: 30_000 }
+const serverOptions = {
+  requireHostHeader: false,
+  requestTimeout: 30_000,
+  headersTimeout: 30_000,
+  connectionsCheckingInterval: 1_000,
+}
 const headerTimeoutMs = 5_000
 /** The longest header of version 1 of the PROXY protocol. */
 const maxHeaderBytes = 107

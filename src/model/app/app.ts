@@ -62,7 +62,7 @@ export const CreateApp = Type.Object(
     app_name: Type.Optional(
       Type.String({ description: 'Unique over all organizations; lowercase letters, digits and dashes, at most 63.' }),
     ),
-    name: Type.Optional(Type.String({ description: 'Alias of `app_name`.' })),
+    name: Type.Optional(Type.String({ description: 'Alias of `app_name`; one of them is required.' })),
     org_slug: Type.String({ description: 'The organization in which the app is created.' }),
     network: Type.Optional(
       Type.String({
@@ -77,7 +77,7 @@ export const CreateApp = Type.Object(
       Type.String({ description: 'Must be empty: Berth has no builders and no apps that are databases.' }),
     ),
   },
-  { anyOf: [{ required: ['app_name'] }, { required: ['name'] }] },
+  { title: 'CreateApp', anyOf: [{ required: ['app_name'] }, { required: ['name'] }] },
 )
 export type CreateApp = Static<typeof CreateApp>
 

@@ -269,3 +269,18 @@ export const SandboxPage = Type.Object(
   },
   { title: 'SandboxPage' },
 )
+
+export const SandboxEvent = Type.Object(
+  {
+    type: Type.Optional(
+      Type.Enum(['heartbeat', 'deleted'], { description: 'Absent for a sandbox that was created or has changed.' }),
+    ),
+    name: Type.Optional(Type.String({ description: 'The sandbox; absent with `heartbeat`.' })),
+    status: Type.Optional(Type.String()),
+    running_version: Type.Optional(Type.String()),
+    last_running_at: Type.Optional(Type.String(time)),
+    timestamp: Type.String(time),
+    org: Type.Object(counts),
+  },
+  { title: 'SandboxEvent', description: 'One line of the response.' },
+)

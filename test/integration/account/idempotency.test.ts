@@ -23,6 +23,15 @@ describe('a POST with an Idempotency-Key', () => {
     expect(await platform.sql('select count(*) from app')).toEqual([{ count: 1 }])
   })
 
+  test('is recognized when the keys of its body and its query come in another order', async () => {
+    const body = { ...shop, extra: { a: 1, b: [{ c: 1, d: 2 }] } }
+    const first = await create('k1', body, { url: '/v1/apps?one=1&two=2' })
+    const turned = { extra: { b: [{ d: 2, c: 1 }], a: 1 }, org_slug: 'personal', app_name: 'shop' }
+    expect(await create('k1', turned, { url: '/v1/apps?two=2&one=1' })).toMatchObject({ status: 201, body: first.body })
+    const other = { ...turned, extra: { b: [{ d: 2 }, { c: 1 }], a: 1 } }
+    expect((await create('k1', other, { url: '/v1/apps?two=2&one=1' })).status).toBe(422)
+  })
+
   test('is rejected when repeated with another body or query', async () => {
     await create('k1', shop)
     expect(await create('k1', { ...shop, app_name: 'other' })).toMatchObject({
