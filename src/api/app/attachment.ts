@@ -69,7 +69,10 @@ export const attachmentRoutes: Route[] = [
     scope: 'write',
     params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
     status: 204,
-    errors: { 403: 'The caveats of the token do not permit changing the app.', 404: `${noCluster} Or: the app is not attached to it.` },
+    errors: {
+      403: 'The caveats of the token do not permit changing the app.',
+      404: `${noCluster} Or: the app is not attached to it.`,
+    },
     wrongTypeStatus: 400,
     run: ({ ctx, params }) => detach(ctx, params.postgres_cluster_id, params.app_name),
   }),
