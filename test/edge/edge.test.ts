@@ -9,9 +9,11 @@ import { expect, test } from 'vitest'
 import { WebSocket, WebSocketServer } from 'ws'
 import { createAccess } from '../../src/edge/routing/access.ts'
 import type { SandboxRoute } from '../../src/edge/routing/sandbox.ts'
+import { mintMacaroon } from '../../src/model/account/macaroon.ts'
 import { hashToken } from '../../src/model/account/token.ts'
 import { insertToken } from '../../src/store/account/token.ts'
 import { useEdge } from '../support/edge.ts'
+import { attenuate, caveat, masks } from '../support/macaroon.ts'
 import { until } from '../support/until.ts'
 
 const edge = useEdge({ waitTimeoutMs: 1_500 })
@@ -201,6 +203,24 @@ test('a revoked token stops working within a second', async () => {
   time = 1_000
   expect(await isAllowed()).toBe(false)
   await until(async () => (await ask(host, { headers })).status === 401)
+})
+
+test('a token with appended caveats opens no private address, and is hidden from programs behind public ones', async () => {
+  const backend = await edge.backend((request, reply) => reply.end(String(request.headers.authorization)))
+  const secret = randomBytes(32)
+  const text = mintMacaroon({ tokenId: 'derived' }, secret)
+  const about = { kind: 'root', orgId: null, sandbox: null, name: '', expiresInSeconds: null } as const
+  await insertToken(edge.database.db, { id: 'derived', hash: hashToken(text), ...about })
+  const derived = attenuate(text, caveat.action(masks.r))
+  const [open, locked] = [
+    await edge.sandbox({ port: backend.port }),
+    await edge.sandbox({ port: backend.port, auth: 'sprite' }),
+  ]
+  const sent = (tokens: string) => ({ headers: { authorization: `FlyV1 ${tokens}` } })
+  expect((await ask(locked, sent(text))).status).toBe(200)
+  expect((await ask(locked, sent(derived))).status).toBe(401)
+  for (const tokens of [derived, `${derived},${text}`])
+    expect((await ask(open, sent(tokens))).body.toString()).toBe('undefined')
 })
 
 test('a change of a route takes effect by its notification, not by the periodic reload', async () => {

@@ -324,27 +324,28 @@ describe('every operation', () => {
     return allowed
   }
 
-  test('is refused when no caveat permits its resource', async () => {
+  test.each<[string, () => string]>([
+    ['another app', () => attenuate(org, caveat.apps([999_999, masks.all]))],
+    ['another organization', () => attenuate(root, caveat.organization(numbers.acme!, masks.all))],
+    ['a machine', () => attenuate(root, caveat.machines({ none: masks.all }))],
+    ['a mutation', () => attenuate(root, caveat.mutations('createApp'))],
+    [
+      'nothing of any kind',
+      () => attenuate(org, caveat.ifPresent([caveat.apps(), caveat.features({}), caveat.clusters({})], 0)),
+    ],
+  ])('is refused to a token for %s', async (_name, make) => {
     const before = await everything()
-    for (const token of [
-      attenuate(org, caveat.apps([999_999, masks.all])),
-      attenuate(root, caveat.organization(numbers.acme!, masks.all)),
-      attenuate(root, caveat.machines({ none: masks.all })),
-      attenuate(root, caveat.mutations('createApp')),
-      attenuate(org, caveat.ifPresent([caveat.apps(), caveat.features({}), caveat.clusters({})], 0)),
-    ])
-      expect(await listAllowed(token, () => true)).toEqual([])
+    expect(await listAllowed(make(), () => true)).toEqual([])
     expect(await everything()).toEqual(before)
   })
 
-  test('that writes is refused to a token that may only read', async () => {
+  test.each<[string, () => string]>([
+    ['by a mask', () => attenuate(root, caveat.action(masks.r))],
+    ['of an organization', () => attenuate(org, caveat.organization(numbers.personal!, masks.r))],
+    ['beside commands', () => attenuate(org, caveat.ifPresent([caveat.commands()], masks.r))],
+  ])('that writes is refused to a token that may only read %s', async (_name, make) => {
     const before = await everything()
-    for (const token of [
-      attenuate(root, caveat.action(masks.r)),
-      attenuate(org, caveat.organization(numbers.personal!, masks.r)),
-      attenuate(org, caveat.ifPresent([caveat.commands()], masks.r)),
-    ])
-      expect(await listAllowed(token, ({ scope }) => scope === 'write')).toEqual([])
+    expect(await listAllowed(make(), ({ scope }) => scope === 'write')).toEqual([])
     expect(await everything()).toEqual(before)
   })
 })
