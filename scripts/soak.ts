@@ -9,6 +9,8 @@ interface Result {
   kind: string
   major: string
   outcome: string
+  /** What happened, if it is a fault. */
+  what?: string
 }
 
 const expected = ['right', 'refused', 'failed naming the damage']
@@ -57,6 +59,9 @@ for (const major of majors) {
   if (found.length < wanted) problems.push(`PostgreSQL ${major} had ${found.length} targets instead of ${wanted}`)
 }
 console.info(describe('All', results))
+for (const { kind, major, outcome, what } of results) {
+  if (what !== undefined) console.error(`PostgreSQL ${major}, ${kind}, ${outcome}: ${what}`)
+}
 if (results.some(({ outcome }) => faults.includes(outcome))) problems.push('there were faults')
 if (status !== 0) problems.push('a test failed')
 if (problems.length > 0) console.error(problems.join('; '))

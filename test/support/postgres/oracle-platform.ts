@@ -188,7 +188,7 @@ export class Tally {
   }
 
   noteWrong(outcome: 'wrong' | 'silent' | 'hung' | 'other fault', what: string): void {
-    this.add(outcome)
+    this.add(outcome, what)
     this.wrong.push(`${outcome}: ${what}`)
   }
 
@@ -197,11 +197,11 @@ export class Tally {
   }
 
   /** Also into the file from which `make soak` makes its summary, so that one that is interrupted has a summary too. */
-  private add(outcome: Outcome): void {
+  private add(outcome: Outcome, what?: string): void {
     this.counts.set(outcome, this.count(outcome) + 1)
     const file = process.env.BERTH_SOAK_RESULTS
     const { kind, major } = this
-    if (file !== undefined) appendFileSync(file, `${JSON.stringify({ kind, major, outcome })}\n`)
+    if (file !== undefined) appendFileSync(file, `${JSON.stringify({ kind, major, outcome, what })}\n`)
   }
 
   print(): void {
