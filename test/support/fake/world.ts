@@ -20,10 +20,10 @@ export class FakeWorld extends FakeApps {
   rootTokens: string[] = []
 
   reset(): void {
-    const { encryptionKey, machines, images, machineDrivers } = this
+    const { encryptionKey, turns, machines, images, machineDrivers } = this
     Object.assign(machines, new FakeMachines())
     Object.assign(images, new FakeImages())
-    Object.assign(this, { ...new FakeWorld(), encryptionKey, machines, images, machineDrivers })
+    Object.assign(this, { ...new FakeWorld(), encryptionKey, turns, machines, images, machineDrivers })
   }
 
   world(db: World['db']): World & HostAccess {
