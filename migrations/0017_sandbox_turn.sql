@@ -5,5 +5,5 @@ alter table sandbox
 
 alter table service
   add column revision int not null default 0, -- counts what starts it anew: other definitions and restarts
-  add column stop_ms bigint, -- the time that the last stop gave it to end; null for the default
+  add column stop_ms int, -- the time that the last stop gave it to end; null for the default
   add column problem text; -- why it could not be changed to what it is to be; null once it could

@@ -11,13 +11,22 @@ export interface Place {
 
 /** A btrfs in a loop-mounted file. */
 export function btrfs(): Place {
+  return loopMounted('mkfs.btrfs', '1G')
+}
+
+/** An ext4 in a loop-mounted file, small enough to be filled. A part of it is for root alone. */
+export function smallExt4(): Place {
+  return loopMounted('mkfs.ext4', '256M')
+}
+
+function loopMounted(program: string, size: string): Place {
   const outside = temporaryDirectory()
   const mount = `${outside}/m`
   return {
     make() {
       mkdirSync(mount)
-      execFileSync('truncate', ['-s', '1G', `${outside}/image`])
-      execFileSync('mkfs.btrfs', ['-q', `${outside}/image`])
+      execFileSync('truncate', ['-s', size, `${outside}/image`])
+      execFileSync(program, ['-q', `${outside}/image`])
       execFileSync('mount', ['-o', 'loop', `${outside}/image`, mount])
       mkdirSync(`${mount}/d`)
       chmodSync(`${mount}/d`, 0o711)

@@ -10,6 +10,6 @@ export function requireEnforceable(ctx: LiveContext, rules: unknown[]): void {
 
 /** Applies the rules to a running sandbox. Others get them when they start. */
 export async function applyNetworkPolicy(ctx: LiveContext, name: string): Promise<void> {
-  const sandbox = await getSandbox(ctx, name, 'write')
-  if (sandbox.state === 'running' && sandbox.image?.digest !== null) await startSandbox(ctx, sandbox.id)
+  const { id, state, problem, image } = await getSandbox(ctx, name, 'write')
+  if (state === 'running' && problem === null && image?.digest !== null) await startSandbox(ctx, id)
 }

@@ -98,6 +98,9 @@ export async function restartService(
   return streamStart(change, { durationMs, stopFirst, tellsStop: true }, startWithNeeds(ctx, change))
 }
 
+/** Three weeks. */
+const maxStopMs = 2 ** 31 - 1
+
 /**
  * The service stays stopped until it is started by a request, also when the sandbox restarts. It must not be needed by one
  * that is not stopped, even if that one does not run at the moment, so what a service needs is never stopped.
@@ -120,7 +123,7 @@ export async function stopService(
       const doing = isUp(ctx, sandbox, dependent) ? 'is running and needs' : 'has not been stopped and needs'
       throw conflict(`service ${dependent.name} ${doing} ${name}`)
     }
-    await setUnwanted(tx, sandbox.id, name, timeoutMs)
+    await setUnwanted(tx, sandbox.id, name, Math.min(Math.ceil(timeoutMs), maxStopMs))
     await enqueueLater(tx, 'sandbox', sandbox.id, completionSeconds)
     return known
   })

@@ -49,7 +49,7 @@ export function streamStop(change: Change, stop: () => Promise<void>): ServiceEv
   const log = driver.openLog(box.id, service.name).fromNow()
   const wasUp = driver.inspectService(box.id, service).is === 'up'
   const promise = stop()
-  const task = watchTask(promise, () => undefined)
+  const task = watchTask(promise)
   const stopped = promise.catch(() => undefined)
   return (send, gone) =>
     streamAndComplete(new ServiceOutput(log, send, gone), change, async (output) => {
@@ -80,16 +80,17 @@ interface Task {
   error: string | undefined
 }
 
-function watchTask(promise: Promise<unknown>, onFailure: () => void): Task {
+function watchTask(promise: Promise<unknown>, onEnd: () => void = () => undefined): Task {
   const task: Task = { isDone: false, error: undefined }
   promise.then(
     () => {
       task.isDone = true
+      onEnd()
     },
     (error: Error) => {
       task.isDone = true
       task.error = error.message
-      onFailure()
+      onEnd()
     },
   )
   return task

@@ -364,7 +364,11 @@ describe('services that need others', () => {
     await put('db', { cmd: 'no-such-program' }, '30s')
     const broken = await act('app', 'start', 'duration=30s')
     expect(broken.events[0]).toMatchObject({ type: 'error', data: 'failed to start dependency db' })
-    expect(await state('app')).toEqual({ name: 'app', status: 'starting' })
+    expect(await state('app')).toEqual({
+      name: 'app',
+      status: 'starting',
+      error: 'it needs db, which has failed: exec: "no-such-program": not found',
+    })
     await remove('app', 'db')
   })
 

@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, test } from 'vitest'
 import { sandboxRoutes } from '../../../src/api/routes.ts'
+import { removeStrays } from '../../../src/reconcile/sandbox/stray.ts'
 import { breakable } from '../../support/breakable.ts'
 import { type CallOptions, usePlatform } from '../../support/platform.ts'
 import { until } from '../../support/until.ts'
@@ -448,6 +449,63 @@ describe('running', () => {
     await change
     expect((await restarted).status).toBe(200)
     expect(await platform.sql('select held_until from sandbox')).toEqual([{ held_until: null }])
+  })
+
+  test('a restart does not bring a sandbox back that is deleted meanwhile', async () => {
+    const { id } = (await create('box')).body
+    await run('box')
+    fake.onCall = async () => {
+      if (fake.boxesUp.get(id) === false) expect((await remove('box')).status).toBe(204)
+      if (fake.boxesUp.get(id) === false) fake.onCall = () => undefined
+    }
+    expect((await run('box')).status).toBe(404)
+    fake.onCall = () => undefined
+    expect(fake.boxesUp.get(id)).toBe(false)
+    await settle()
+    expect([...fake.boxesUp]).toEqual([])
+  })
+
+  test('one that cannot start says why, is refused, and runs when it can again', async () => {
+    const { id } = (await create('box')).body
+    await run('box')
+    fake.bootProblem = 'its first process ends at once'
+    expect(await run('box')).toMatchObject({
+      status: 409,
+      body: { error: 'sandbox_unusable', message: 'the sandbox cannot be started: its first process ends at once' },
+    })
+    expect((await show('box')).body).toMatchObject({ status: 'cold', problem: 'its first process ends at once' })
+    expect((await call('GET', '/v1/sandboxes/box/check')).body).toMatchObject({
+      status: 'unhealthy',
+      reason: 'it cannot be started: its first process ends at once',
+    })
+    await platform.sql('update work set run_at = now()')
+    expect((await platform.turn())?.result).toBe('wait')
+    fake.bootProblem = undefined
+    await platform.sql('update work set run_at = now()')
+    await platform.turn()
+    expect(fake.boxesUp.get(id)).toBe(true)
+    expect((await show('box')).body.status).toBe('running')
+    expect((await show('box')).body.problem).toBeUndefined()
+  })
+
+  test('what is left of boxes without a sandbox is removed, and no other', async () => {
+    const [kept, deleted] = [(await create('kept')).body.id, (await create('deleted')).body.id]
+    for (const name of ['kept', 'deleted']) await run(name)
+    const [slot, reissued] = [await slotOf('deleted'), (await slotOf('kept')) as number]
+    await remove('deleted')
+    await settle()
+    // As an earlier version left it, and one whose slot belongs to another sandbox by now.
+    fake.boxesUp.set(deleted, true)
+    fake.boxesUp.set('unknown', true)
+    fake.specs.set('unknown', { ...fake.specs.get(kept)!, id: 'unknown' })
+    const errors: unknown[] = []
+    await removeStrays(fake.world(platform.database.db), (error) => errors.push(error))
+    expect(errors).toEqual([])
+    expect([...fake.boxesUp.keys()]).toEqual([kept])
+    expect(Object.fromEntries(fake.removedStrays)).toEqual({ [deleted]: false, unknown: true })
+    expect(fake.removedSlots).toEqual([slot])
+    expect(fake.removedSlots).not.toContain(reissued)
+    expect(await platform.sql('select slot from box_slot')).toEqual([{ slot: reissued }])
   })
 
   test('disk usage is measured periodically', async () => {

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, test } from 'vitest'
 import type { FakeService } from '../../support/fake/services.ts'
 import { usePlatform } from '../../support/platform.ts'
+import { until } from '../../support/until.ts'
 
 const platform = usePlatform()
 const path = '/v1/sandboxes/box/services'
@@ -242,6 +243,72 @@ describe('starting and stopping', () => {
     expect((await call('DELETE', `${path}/app`)).status).toBe(204)
     expect((await call('DELETE', `${path}/db`)).status).toBe(204)
     expect(platform.fake.services.size).toBe(0)
+  })
+
+  test('what a service needs cannot be stopped while it fails, and is the reason why it waits', async () => {
+    await plan('db', { code: 3 })
+    await put('db', { cmd: 'false' })
+    await put('app', { cmd: 'true', needs: ['db'] })
+    const app = await fakeOf('app')
+    app.process = { ...app.process, begunAtMs: undefined } as never
+    expect((await call('GET', `${path}/app`)).body.state).toEqual({
+      name: 'app',
+      status: 'starting',
+      error: 'it needs db, which has failed: exited with code 3',
+    })
+    expect((await call('GET', path)).body[0].state.error).toContain('it needs db')
+    app.process = { is: 'absent' }
+    expect(await act('db', 'stop')).toMatchObject({
+      status: 409,
+      body: { message: 'service app has not been stopped and needs db' },
+    })
+  })
+
+  test('a request that another one has overtaken is told so', async () => {
+    await put('web', { cmd: 'true' })
+    const [{ id }] = await platform.sql(`select id from sandbox where name = 'box'`)
+    const turn = Promise.withResolvers<void>()
+    const first = platform.fake.turns.take(`service ${id}/web`, 1_000, () => turn.promise)
+    const requests = [act('web', 'restart')]
+    await until(async () => (await platform.sql('select 1 from service where revision = 2')).length === 1)
+    requests.push(act('web', 'stop'))
+    await until(async () => (await platform.sql('select 1 from service where not wanted')).length === 1)
+    turn.resolve()
+    await first
+    const [restarted, stopped] = await Promise.all(requests)
+    expect(eventsOf(restarted!.body)).toContainEqual(
+      expect.objectContaining({ type: 'error', data: 'service web was stopped by another request' }),
+    )
+    expect(types(stopped!.body)).toEqual(['stopping', 'stopped', 'complete'])
+    expect((await fakeOf('web')).process).toMatchObject({ is: 'down', wanted: false })
+  })
+
+  test('services whose dependencies change at the same time do not wait for each other', async () => {
+    await put('web', { cmd: 'true' })
+    await put('db', { cmd: 'true' })
+    const [{ id }] = await platform.sql(`select id from sandbox where name = 'box'`)
+    const ends = ['web', 'db'].map((name) => {
+      const turn = Promise.withResolvers<void>()
+      const taken = platform.fake.turns.take(`service ${id}/${name}`, 1_000, () => turn.promise)
+      return () => {
+        turn.resolve()
+        return taken
+      }
+    })
+    const needsOf = async (name: string) =>
+      (await platform.sql('select definition from service where name = $1', [name]))[0].definition.needs
+    const changes = [put('web', { cmd: 'true', needs: ['db'] })]
+    await until(async () => (await needsOf('web')).length === 1)
+    changes.push(put('web', { cmd: 'true' }))
+    await until(async () => (await needsOf('web')).length === 0)
+    changes.push(put('db', { cmd: 'true', needs: ['web'] }))
+    await until(async () => (await needsOf('db')).length === 1)
+    for (const end of ends) await end()
+    expect((await Promise.all(changes)).map(({ status }) => status)).toEqual([200, 200, 200])
+    expect((await call('GET', path)).body).toMatchObject([
+      { name: 'db', needs: ['web'], state: { status: 'running' } },
+      { name: 'web', needs: [], state: { status: 'running' } },
+    ])
   })
 
   test('signals are given by name or number, and need a process', async () => {

@@ -1,5 +1,5 @@
 import type { CheckpointDriver } from '../../../src/drivers/box/checkpoint/driver.ts'
-import type { BoxDriver, BoxEntry } from '../../../src/drivers/box/driver.ts'
+import { type BoxDriver, type BoxEntry, BoxStartError } from '../../../src/drivers/box/driver.ts'
 import { findCommandPath, findCommandPid, signalCommand } from '../../../src/drivers/box/enter/command.ts'
 import { renderRequest } from '../../../src/drivers/box/enter/enter.ts'
 import { startHelper } from '../../../src/drivers/box/enter/helper.ts'
@@ -30,6 +30,11 @@ export class FakeSandboxes extends FakeImports {
   readonly specs = new Map<string, BoxSpec>()
   stops = 0
   boxProblem: string | undefined
+  /** Why boxes do not start because of what they have written. */
+  bootProblem: string | undefined
+  /** The strays that were removed, and whether their files were kept. */
+  readonly removedStrays = new Map<string, boolean>()
+  readonly removedSlots: number[] = []
   policiesPossible = true
   /** The content of each box, as a word instead of files, and its checkpoints. */
   readonly layers = new Map<string, string>()
@@ -42,6 +47,7 @@ export class FakeSandboxes extends FakeImports {
       isolation: () => this.called({ kind: 'bubblewrap', network: 'own' } as const),
       ensureBox: (spec) => {
         if (this.boxProblem) throw new Error(this.boxProblem)
+        if (this.bootProblem) throw new BoxStartError(this.bootProblem)
         this.boxesUp.set(spec.id, true)
         this.specs.set(spec.id, spec)
         return this.called(undefined)
@@ -61,6 +67,14 @@ export class FakeSandboxes extends FakeImports {
         return this.called(undefined)
       },
       findSessions: () => Promise.resolve(),
+      listBoxes: () => [...this.boxesUp.keys()],
+      findSlot: (id) => this.specs.get(id)?.slot,
+      removeStray: (id, { keepFiles }) => {
+        this.boxesUp.delete(id)
+        this.removedStrays.set(id, keepFiles)
+        return this.called(undefined)
+      },
+      removeSlot: async (slot) => void this.removedSlots.push(slot),
       signalCommand,
       findCommandPid,
       findCommandPath,

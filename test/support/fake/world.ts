@@ -23,10 +23,10 @@ export class FakeWorld extends FakeApps {
   records: NameRecords = { a: [], aaaa: [], cname: [], soa: null, acmeChallengeCname: null, ownershipTxt: null }
 
   reset(): void {
-    const { encryptionKey, machines, images, machineDrivers } = this
+    const { encryptionKey, turns, machines, images, machineDrivers } = this
     Object.assign(machines, new FakeMachines())
     Object.assign(images, new FakeImages())
-    Object.assign(this, { ...new FakeWorld(), encryptionKey, machines, images, machineDrivers })
+    Object.assign(this, { ...new FakeWorld(), encryptionKey, turns, machines, images, machineDrivers })
   }
 
   world(db: World['db']): World & HostAccess {
