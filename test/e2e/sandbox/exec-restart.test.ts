@@ -191,21 +191,24 @@ describe('sessions end and leave nothing', () => {
     await isGone(7)
   })
 
-  test('when the platform is stopped with the control plane or without', async () => {
-    const first = await start(8)
+  test('when the platform is stopped', async () => {
+    const client = await start(8)
     await berth.cli('down')
-    await first.untilClosed()
-    await until(() => processesWith(seconds(8)).length === 0)
+    await client.untilClosed()
+    expect(processesWith(seconds(8))).toEqual([])
     await berth.up()
     expect(await list()).toEqual([])
     expect(sockets()).toEqual([])
+    const missing = await ExecSocket.attempt(at(`/${client.sessionId}`), berth.token)
+    expect((missing as Refused).status).toBe(404)
+  })
+
+  test('when the platform is stopped after its control plane was killed', async () => {
     await start(9)
     await killControlPlane()
     await berth.cli('down')
-    await until(() => processesWith(seconds(9)).length === 0)
+    expect(processesWith(seconds(9))).toEqual([])
     await berth.up()
-    const missing = await ExecSocket.attempt(at(`/${first.sessionId}`), berth.token)
-    expect((missing as Refused).status).toBe(404)
     expect(sockets()).toEqual([])
   })
 })

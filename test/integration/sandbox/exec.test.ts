@@ -15,7 +15,7 @@ import { until } from '../../support/until.ts'
 const directory = mkdtempSync(`${tmpdir()}/berth-exec-`)
 const commands: ChildProcess[] = []
 const given: BoxCommand[] = []
-const held: BoxSession[] = []
+const held = new Set<BoxSession>()
 const spares = enterSpares()
 
 /** Tests that watch ports replace it. */
@@ -48,8 +48,12 @@ const boxes: Partial<BoxDriver> = {
       argv: command.argv,
     }
     const session = startSession(spares, request, ensureSocket({ run: directory }, spec.id, start.id), start)
-    held.push(session)
-    return session.follow(events)
+    held.add(session)
+    const onEnd = (code: number) => {
+      held.delete(session)
+      events.onEnd(code)
+    }
+    return session.follow({ ...events, onEnd })
   },
   findSessions: (onFound) => findSessions({ run: directory }, onFound),
 }
@@ -91,9 +95,10 @@ beforeEach(async () => {
   expect(made.status).toBe(201)
 })
 
-afterAll(() => {
+afterAll(async () => {
   for (const child of commands) if (child.exitCode === null && child.signalCode === null) child.kill('SIGKILL')
   for (const session of held) session.signal(9)
+  await until(() => held.size === 0)
   rmSync(directory, { recursive: true })
 })
 

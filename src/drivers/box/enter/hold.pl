@@ -289,6 +289,7 @@ sub take_caller {
 }
 
 sub lose_connection {
+  close $connection if $connection; # descriptor 3 has another reference
   ($connection, $received, $unsent) = (undef, '', '');
   $disconnected_at //= now();
 }
