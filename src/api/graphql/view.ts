@@ -46,13 +46,21 @@ export function releaseNode(release: Release): GraphqlNode {
     reason: 'deploy',
     description: `Release ${release.version}`,
     imageRef: release.image,
-    configDefinition: release.definition,
+    configDefinition: recordedDefinition(release),
     deploymentStrategy: release.strategy,
     evaluationId: '',
     user: { __typename: 'User', id: release.createdBy, email: release.createdBy, name: release.createdBy },
     createdAt: toRfc3339(release.createdAt),
     updatedAt: toRfc3339(release.updatedAt),
   }
+}
+
+/**
+ * Null unless a configuration of the whole app was recorded, which names the app. Clients then derive it from the machines;
+ * with any other one they would remove the machines of all process groups that it does not name.
+ */
+function recordedDefinition({ definition }: Release): unknown {
+  return typeof (definition as { app?: unknown } | null)?.app === 'string' ? definition : null
 }
 
 export function imageNode(image: ResolvedImage): GraphqlNode {
