@@ -4,7 +4,7 @@ import type { ResolvedImage } from '../../live/app/image.ts'
 import type { Region } from '../../model/account/region.ts'
 import { type Caller, callerEmail, type Token } from '../../model/account/token.ts'
 import type { Ip } from '../../model/app/ip.ts'
-import { isInProgress, type Release } from '../../model/app/release.ts'
+import { definesApp, isInProgress, type Release } from '../../model/app/release.ts'
 import type { BerthError } from '../../model/errors.ts'
 import { toRfc3339 } from '../../model/time.ts'
 
@@ -46,21 +46,13 @@ export function releaseNode(release: Release): GraphqlNode {
     reason: 'deploy',
     description: `Release ${release.version}`,
     imageRef: release.image,
-    configDefinition: recordedDefinition(release),
+    configDefinition: definesApp(release) ? release.definition : null,
     deploymentStrategy: release.strategy,
     evaluationId: '',
     user: { __typename: 'User', id: release.createdBy, email: release.createdBy, name: release.createdBy },
     createdAt: toRfc3339(release.createdAt),
     updatedAt: toRfc3339(release.updatedAt),
   }
-}
-
-/**
- * Null unless a configuration of the whole app was recorded, which names the app. Clients then derive it from the machines;
- * with any other one they would remove the machines of all process groups that it does not name.
- */
-function recordedDefinition({ definition }: Release): unknown {
-  return typeof (definition as { app?: unknown } | null)?.app === 'string' ? definition : null
 }
 
 export function imageNode(image: ResolvedImage): GraphqlNode {
