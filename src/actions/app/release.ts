@@ -2,6 +2,7 @@ import { requireWriter } from '../../model/account/caller.ts'
 import { callerEmail } from '../../model/account/token.ts'
 import {
   type DeploymentStrategy,
+  definesApp,
   keptReleases,
   maxDefinitionBytes,
   maxImageLength,
@@ -58,6 +59,11 @@ export async function listReleasesOf(ctx: Context, appName: string, limit = kept
 
 export async function findCurrentRelease(ctx: Context, appName: string): Promise<Release | undefined> {
   return (await listReleasesOf(ctx, appName, 1))[0]
+}
+
+/** The configuration with which the app was last deployed by a client that records it. */
+export async function findDefinitionOf(ctx: Context, appName: string): Promise<unknown> {
+  return (await listReleasesOf(ctx, appName)).find(definesApp)?.definition
 }
 
 /** The time of the last release of each app. */

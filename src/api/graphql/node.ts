@@ -4,7 +4,7 @@ import { getCurrentToken, listTokensOf } from '../../actions/account/token.ts'
 import { getApp, listAppsOf } from '../../actions/app/app.ts'
 import { listIpsOf } from '../../actions/app/ip.ts'
 import { listMachinesOf } from '../../actions/app/machine.ts'
-import { findCurrentRelease, listReleasesOf } from '../../actions/app/release.ts'
+import { findCurrentRelease, findDefinitionOf, listReleasesOf } from '../../actions/app/release.ts'
 import { listSecretsOf } from '../../actions/app/secret.ts'
 import { readCursor, writeCursor } from '../../actions/cursor.ts'
 import { describeImage } from '../../live/app/image.ts'
@@ -90,7 +90,11 @@ export function appNode(asker: Asker, app: AppSummary): GraphqlNode {
     version: async () => (await findCurrentRelease(ctx, app.name))?.version ?? 0,
     config: async () => ({ definition: (await findCurrentRelease(ctx, app.name))?.definition ?? {} }),
     currentRelease: newestRelease,
-    currentReleaseUnprocessed: newestRelease,
+    currentReleaseUnprocessed: async () => {
+      const node = await newestRelease()
+      // Without a configuration clients guess one from the machines, and remove the process groups that they do not find.
+      return node && { ...node, configDefinition: () => findDefinitionOf(ctx, app.name) }
+    },
     releases,
     releasesUnprocessed: releases,
     services: async () => serviceNodes(await machines()),

@@ -4,7 +4,7 @@ import type { ResolvedImage } from '../../live/app/image.ts'
 import type { Region } from '../../model/account/region.ts'
 import { type Caller, callerEmail, type Token } from '../../model/account/token.ts'
 import type { Ip } from '../../model/app/ip.ts'
-import { isInProgress, type Release } from '../../model/app/release.ts'
+import { definesApp, isInProgress, type Release } from '../../model/app/release.ts'
 import type { BerthError } from '../../model/errors.ts'
 import { toRfc3339 } from '../../model/time.ts'
 
@@ -46,7 +46,7 @@ export function releaseNode(release: Release): GraphqlNode {
     reason: 'deploy',
     description: `Release ${release.version}`,
     imageRef: release.image,
-    configDefinition: release.definition,
+    configDefinition: definesApp(release) ? release.definition : null,
     deploymentStrategy: release.strategy,
     evaluationId: '',
     user: { __typename: 'User', id: release.createdBy, email: release.createdBy, name: release.createdBy },

@@ -88,7 +88,6 @@ export async function runDeployment(context: DeployContext, deployment: Deployme
     app,
     image,
     strategy: deployment.maxUnavailable === 'all' ? 'IMMEDIATE' : 'ROLLING',
-    definition: Object.fromEntries(deployment.groups ?? []),
   })
   const plan = makePlan(deployment, machines, image, release)
   const rollout: Rollout = { session, app, progress, waitSeconds: deployment.waitSeconds }

@@ -12,7 +12,6 @@ export interface NewRelease {
   app: string
   image: string
   strategy: 'ROLLING' | 'IMMEDIATE'
-  definition: unknown
 }
 
 export async function createRelease(session: Session, { app, ...rest }: NewRelease): Promise<Release> {

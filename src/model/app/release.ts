@@ -26,6 +26,11 @@ export const keptReleases = 100
 export const maxDefinitionBytes = 65_536
 export const maxImageLength = 4096
 
+/** Whether the definition is a configuration of the whole app, which names the app. Clients may record none or other things. */
+export function definesApp({ definition }: Pick<Release, 'definition'>): boolean {
+  return typeof (definition as { app?: unknown } | null)?.app === 'string'
+}
+
 export function isInProgress({ status }: Pick<Release, 'status'>): boolean {
   return status === 'pending' || status === 'running'
 }

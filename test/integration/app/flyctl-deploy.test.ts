@@ -39,6 +39,12 @@ describe('flyctl deploy', () => {
     const request = { app_name: 'shop', build_id: 0, definition, image: 'nginx', strategy: 'ROLLING' }
     expect((await call('POST', '/api/v1/releases', { body: request })).status).toBe(201)
     expect(await current()).toEqual({ configDefinition: definition })
+    // With none or another one, flyctl would remove the process groups of all machines.
+    for (const other of [undefined, {}, { app: { image: 'nginx' } }, ['app'], 'app', null]) {
+      const body = { app_name: 'shop', image: 'nginx', definition: other }
+      expect((await call('POST', '/api/v1/releases', { body })).status).toBe(201)
+      expect(await current()).toEqual({ configDefinition: definition })
+    }
   })
 
   test.each(['v6', 'shared_v4'])(
