@@ -1,5 +1,8 @@
 // A command in a box that outlives its starter, as the platform uses it.
 import type { BoxCommand, BoxDriver, BoxSession, FoundSession, SessionStart } from '../../src/drivers/box/driver.ts'
+import { startSession } from '../../src/drivers/box/enter/session.ts'
+import { ensureSocket, findSessions as findHeldSessions } from '../../src/drivers/box/enter/session-socket.ts'
+import { enterSpares } from '../../src/drivers/box/enter/spare.ts'
 import { type OutputStream, stderrByte, stdoutByte } from '../../src/model/output-stream.ts'
 import type { BoxSpec } from '../../src/model/sandbox/box.ts'
 import { until } from './until.ts'
@@ -76,4 +79,32 @@ export async function findSessions(boxes: BoxDriver, spec: BoxSpec): Promise<Fou
   const found: FoundSession[] = []
   await boxes.findSessions((session) => found.push(session))
   return found.filter(({ boxId }) => boxId === spec.id)
+}
+
+/** Runs sessions on the host instead of in a box. `held` has those that have not ended. */
+export function hostSessions(
+  directory: string,
+  held = new Set<BoxSession>(),
+): Pick<BoxDriver, 'startSession' | 'findSessions'> {
+  const spares = enterSpares()
+  return {
+    startSession(spec, command, start, events) {
+      const request = {
+        ...{ machine: [process.arch], way: ['none'], service: [''], uid: [String(process.getuid!())], cgroup: [] },
+        ...{ filter: [''], privileges: ['standard'], dir: [command.dir ?? directory] },
+        env: Object.entries({ PATH: process.env.PATH ?? '', ...command.env }).map(
+          ([name, value]) => `${name}=${value}`,
+        ),
+        argv: command.argv,
+      }
+      const session = startSession(spares, request, ensureSocket({ run: directory }, spec.id, start.id), start)
+      held.add(session)
+      const onEnd = (code: number) => {
+        held.delete(session)
+        events.onEnd(code)
+      }
+      return session.follow({ ...events, onEnd })
+    },
+    findSessions: (onFound) => findHeldSessions({ run: directory }, onFound),
+  }
 }

@@ -98,14 +98,19 @@ export async function requireAccessBy(
 ): Promise<void> {
   for (const target of targets) {
     const access = await accessTo(ctx, caller, target, bits)
-    if (access && !permits(caveats, { ...access, ...(mutation !== undefined && { mutation }) })) throw refused(access)
+    if (access && !permits(caveats, { ...access, ...(mutation !== undefined && { mutation }) }))
+      throw refused(access, targets.some(isCluster))
   }
 }
 
 /** The Postgres operations document no 403, so this is a 401 there. */
-function refused({ feature }: Access): BerthError {
+function refused({ feature }: Access, concernsCluster = false): BerthError {
   const text = 'the caveats of this token do not permit this'
-  return feature === 'postgres' ? unauthorized(text) : forbidden(text)
+  return concernsCluster || feature === 'postgres' ? unauthorized(text) : forbidden(text)
+}
+
+function isCluster(target: Target): boolean {
+  return typeof target === 'object' && 'cluster' in target
 }
 
 /** Throws unless all caveats permit this access to resources that were looked up already. */

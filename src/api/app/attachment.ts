@@ -43,7 +43,6 @@ export const attachmentRoutes: Route[] = [
     otherStatus: 200,
     response: Data(AttachmentView),
     errors: {
-      403: 'The caveats of the token do not permit changing the app.',
       404: `${noCluster} Or: its organization has no such app.`,
       422: 'A field is missing or not valid.',
     },
@@ -70,7 +69,6 @@ export const attachmentRoutes: Route[] = [
     params: Type.Object({ ...ById.properties, app_name: Type.String({ description: 'The attached app.' }) }),
     status: 204,
     errors: {
-      403: 'The caveats of the token do not permit changing the app.',
       404: `${noCluster} Or: the app is not attached to it.`,
     },
     wrongTypeStatus: 400,

@@ -9,7 +9,7 @@ import { isRoot } from '../../../src/drivers/host/process.ts'
 import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
-import { btrfs, type Place } from '../../support/btrfs.ts'
+import { btrfs, type Place } from '../../support/storage/btrfs.ts'
 import { temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 

@@ -9,7 +9,7 @@ import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { diskFullProblem, type Service } from '../../../src/model/sandbox/service.ts'
 import { stateOf } from '../../../src/model/sandbox/service-state.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
-import { smallExt4 } from '../../support/btrfs.ts'
+import { smallExt4 } from '../../support/storage/btrfs.ts'
 import { until } from '../../support/until.ts'
 
 const service: Service = {

@@ -11,7 +11,7 @@ import { jobDriver } from '../../../src/drivers/s6/job.ts'
 import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import type { Service } from '../../../src/model/sandbox/service.ts'
 import { type BoxBench, openBoxBench } from '../../support/box.ts'
-import { btrfs } from '../../support/btrfs.ts'
+import { btrfs } from '../../support/storage/btrfs.ts'
 import { until } from '../../support/until.ts'
 
 const megabyte = 1 / 1024

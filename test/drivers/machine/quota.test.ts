@@ -2,8 +2,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
-import { btrfs } from '../../support/btrfs.ts'
 import { type MachineBench, openMachineBench } from '../../support/machine-bench.ts'
+import { btrfs } from '../../support/storage/btrfs.ts'
 
 const megabyte = 1 / 1024
 

@@ -34,7 +34,7 @@ import {
   takeBackup,
   untilCopied,
 } from '../../support/restore.ts'
-import { type BrokenFile, breakBlock } from '../../support/unreadable-block.ts'
+import { type BrokenFile, breakBlock } from '../../support/storage/unreadable-block.ts'
 import { until } from '../../support/until.ts'
 
 let bench: RestoreBench

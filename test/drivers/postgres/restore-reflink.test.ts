@@ -20,8 +20,8 @@ import {
   takeBackup,
   untilCopied,
 } from '../../support/restore.ts'
+import { mountXfs } from '../../support/storage/xfs.ts'
 import { until } from '../../support/until.ts'
-import { mountXfs } from '../../support/xfs.ts'
 
 const filesystem = mountXfs()
 

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
-import { describeTree, fillHome, type PoolHome, poolHome } from '../../support/pool.ts'
+import { describeTree, fillHome, type PoolHome, poolHome } from '../../support/storage/pool.ts'
 import { until } from '../../support/until.ts'
 
 describe.runIf(isRoot())('creating a storage pool', () => {

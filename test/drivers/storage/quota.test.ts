@@ -5,9 +5,9 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { assignProject, ensureProject, readProject } from '../../../src/drivers/storage/project.ts'
 import { storageQuota } from '../../../src/drivers/storage/quota.ts'
-import { btrfs } from '../../support/btrfs.ts'
+import { btrfs } from '../../support/storage/btrfs.ts'
+import { type Filesystem, mountXfs } from '../../support/storage/xfs.ts'
 import { temporaryDirectory } from '../../support/temporary-home.ts'
-import { type Filesystem, mountXfs } from '../../support/xfs.ts'
 
 const megabyte = 1024 ** 2
 const tenant = 300_200

@@ -12,9 +12,9 @@ import type { VolumeDriver, VolumeWork } from '../../../src/drivers/volume/drive
 import { canGrowMounted, volumeDriver } from '../../../src/drivers/volume/lifecycle.ts'
 import { findLoop } from '../../../src/drivers/volume/mounted.ts'
 import { newId } from '../../../src/model/ids.ts'
+import { mountXfs } from '../../support/storage/xfs.ts'
 import { removeTemporaryHome, temporaryDirectory } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
-import { mountXfs } from '../../support/xfs.ts'
 
 const newVolumeId = () => `vol_${newId()}`
 const newSnapshotId = () => `vs_${newId()}`

@@ -7,14 +7,16 @@ import { tmpdir } from 'node:os'
 import { setTimeout as pause } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { sandboxSockets } from '../../../src/api/routes.ts'
-import type { BoxDriver } from '../../../src/drivers/box/driver.ts'
+import type { BoxDriver, BoxSession } from '../../../src/drivers/box/driver.ts'
 import { ExecSocket } from '../../support/exec.ts'
 import { machinesOf } from '../../support/machine-platform.ts'
 import { usePlatform } from '../../support/platform.ts'
+import { hostSessions } from '../../support/session.ts'
 import { until } from '../../support/until.ts'
 
 const directory = mkdtempSync(`${tmpdir()}/berth-revocation-`)
 const commands: ChildProcess[] = []
+const held = new Set<BoxSession>()
 /** A test sets it to make sandboxes start slowly. */
 let gate: PromiseWithResolvers<void> | undefined
 let waking = 0
@@ -32,6 +34,7 @@ const boxes: Partial<BoxDriver> = {
     commands.push(child)
     return child
   },
+  ...hostSessions(directory, held),
 }
 
 const platform = usePlatform({ boxes })
@@ -52,6 +55,7 @@ const opened: { destroy(): void }[] = []
 
 afterEach(() => {
   for (const each of opened.splice(0)) each.destroy()
+  for (const session of held) session.signal(9)
   for (const child of commands.splice(0)) {
     try {
       process.kill(-child.pid!, 'SIGKILL')

@@ -22,6 +22,7 @@ const strangers: Record<string, number> = {
   getOrg: 404,
   updateOrg: 404,
   createToken: 404,
+  createKmsToken: 404,
   revokeToken: 404,
   rotateRootToken: 403,
   getPlacements: 404,

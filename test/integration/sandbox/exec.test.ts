@@ -4,19 +4,17 @@ import { connect, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import type { BoxCommand, BoxDriver, BoxSession, BoxState } from '../../../src/drivers/box/driver.ts'
-import { startSession } from '../../../src/drivers/box/enter/session.ts'
-import { ensureSocket, findSessions } from '../../../src/drivers/box/enter/session-socket.ts'
-import { enterSpares } from '../../../src/drivers/box/enter/spare.ts'
 import { createExecSessions } from '../../../src/live/sandbox/exec-sessions.ts'
 import { ExecSocket } from '../../support/exec.ts'
 import { usePlatform } from '../../support/platform.ts'
+import { hostSessions } from '../../support/session.ts'
 import { until } from '../../support/until.ts'
 
 const directory = mkdtempSync(`${tmpdir()}/berth-exec-`)
 const commands: ChildProcess[] = []
 const given: BoxCommand[] = []
 const held = new Set<BoxSession>()
-const spares = enterSpares()
+const onHost = hostSessions(directory, held)
 
 /** Tests that watch ports replace it. */
 let box: BoxState = { is: 'down' }
@@ -41,21 +39,9 @@ const boxes: Partial<BoxDriver> = {
   },
   startSession(spec, command, start, events) {
     given.push(command)
-    const request = {
-      ...{ machine: [process.arch], way: ['none'], service: [''], uid: [String(process.getuid!())], cgroup: [] },
-      ...{ filter: [''], privileges: ['standard'], dir: [command.dir ?? directory] },
-      env: Object.entries({ PATH: process.env.PATH ?? '', ...command.env }).map(([name, value]) => `${name}=${value}`),
-      argv: command.argv,
-    }
-    const session = startSession(spares, request, ensureSocket({ run: directory }, spec.id, start.id), start)
-    held.add(session)
-    const onEnd = (code: number) => {
-      held.delete(session)
-      events.onEnd(code)
-    }
-    return session.follow({ ...events, onEnd })
+    return onHost.startSession(spec, command, start, events)
   },
-  findSessions: (onFound) => findSessions({ run: directory }, onFound),
+  findSessions: onHost.findSessions,
 }
 
 const platform = usePlatform({ boxes, sessions: createExecSessions({ keepaliveMs: 40 }) })

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { chmodSync, mkdirSync, rmSync } from 'node:fs'
-import { temporaryDirectory } from './temporary-home.ts'
-import { until } from './until.ts'
+import { temporaryDirectory } from '../temporary-home.ts'
+import { until } from '../until.ts'
 
 export interface Place {
   /** Creates an empty directory on the filesystem. */

@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { chmodSync, mkdirSync, rmSync } from 'node:fs'
-import { temporaryDirectory } from './temporary-home.ts'
+import { temporaryDirectory } from '../temporary-home.ts'
 
 export interface Filesystem {
   /** An empty directory that other users can traverse. */

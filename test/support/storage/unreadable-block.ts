@@ -2,7 +2,7 @@
 // block no longer has its checksum.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { closeSync, fstatSync, openSync, readFileSync, readSync, rmSync, statSync, writeSync } from 'node:fs'
-import { temporaryDirectory } from './temporary-home.ts'
+import { temporaryDirectory } from '../temporary-home.ts'
 
 const blockBytes = 4096
 

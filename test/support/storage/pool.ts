@@ -11,9 +11,9 @@ import {
   truncateSync,
   writeFileSync,
 } from 'node:fs'
-import { temporaryDirectory } from './temporary-home.ts'
+import { temporaryDirectory } from '../temporary-home.ts'
 
-const launcher = new URL('../../berth', import.meta.url).pathname
+const launcher = new URL('../../../berth', import.meta.url).pathname
 
 export interface PoolHome {
   path: string
