@@ -1,17 +1,19 @@
-// Defines the test of one race: a random sample of pairs within a time limit, or with BERTH_SOAK_ROUNDS every pair so often.
+// Defines the test of one race: a sample of pairs within a time limit, or with BERTH_SOAK_ROUNDS every pair so often.
 import { randomInt } from 'node:crypto'
 import { expect, test } from 'vitest'
 import { type Berth, end } from '../berth.ts'
 import { type Answer, type Race, type RaceReport, runRace } from './race.ts'
 
-/** With the start of the platform and the last round, a file stays below 100 s. */
-const budgetMs = 55_000
+/** With the start of the platform and the last round, a file stays below a minute. */
+const budgetMs = 30_000
 const sampleTimeoutMs = 300_000
 
-/** BERTH_RACE_SEED repeats a sample: the order of the pairs and all offsets. */
+/** The sample of `make test` is the same in each run; soaks have others. BERTH_RACE_SEED chooses the order of the pairs and all offsets. */
+const sampleSeed = 20261119
+
 export function raceTest(name: string, race: () => Race): void {
   const rounds = Number(process.env.BERTH_SOAK_ROUNDS ?? 0)
-  const seed = Number(process.env.BERTH_RACE_SEED ?? randomInt(2 ** 31))
+  const seed = Number(process.env.BERTH_RACE_SEED ?? (rounds > 0 ? randomInt(2 ** 31) : sampleSeed))
   const timeout = rounds > 0 ? 24 * 3_600_000 : sampleTimeoutMs
   test(name, { timeout }, async () => {
     const report = await runRace(race(), rounds > 0 ? { rounds, seed } : { budgetMs, seed })
