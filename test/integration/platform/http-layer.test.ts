@@ -207,15 +207,20 @@ const withIntegers = [...platformRoutes, ...sandboxRoutes].flatMap((route) =>
     .map(([name]) => ({ ...route, name })),
 )
 
-test.each(withIntegers)('$method $path takes $name in decimal digits only', async ({ method, path, name, query }) => {
-  const call = path.startsWith('/v1/sandboxes') ? platform.callSandbox : platform.call
-  const others = ((query!.required ?? []) as string[]).filter((one) => one !== name).map((one) => `&${one}=x`)
-  for (const text of ['1e2', '0x10', '+5', ' 5', '5 ', '5.0', '1e999', '', '--5', '５', '9'.repeat(30)]) {
-    const url = `${path.replaceAll(/\{\w+\}/g, 'x')}?${name}=${encodeURIComponent(text)}${others.join('')}`
-    const { status, body } = await call(method, url)
-    // Some operations look for the resource first, and it does not exist.
-    if (status === 404) continue
-    expect([400, 422], url).toContain(status)
-    expect(body.message ?? body.error, url).toBe(`${name} must be an integer`)
-  }
-})
+test.each(withIntegers)(
+  '$method $path takes $name in decimal digits only',
+  async ({ method, path, name, query, body: schema }) => {
+    const call = path.startsWith('/v1/sandboxes') ? platform.callSandbox : platform.call
+    const others = ((query!.required ?? []) as string[]).filter((one) => one !== name).map((one) => `&${one}=x`)
+    const fields = (schema?.required ?? []) as string[]
+    const options = fields.length > 0 ? { body: Object.fromEntries(fields.map((field) => [field, 'eA=='])) } : {}
+    for (const text of ['1e2', '0x10', '+5', ' 5', '5 ', '5.0', '1e999', '', '--5', '５', '9'.repeat(30)]) {
+      const url = `${path.replaceAll(/\{\w+\}/g, 'x')}?${name}=${encodeURIComponent(text)}${others.join('')}`
+      const { status, body } = await call(method, url, options)
+      // Some operations look for the resource first, and it does not exist.
+      if (status === 404) continue
+      expect([400, 422], url).toContain(status)
+      expect(body.message ?? body.error, url).toBe(`${name} must be an integer`)
+    }
+  },
+)
