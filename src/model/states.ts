@@ -40,7 +40,7 @@ export function nextState(table: StateTable, from: string, event: string): strin
 }
 
 /** Commands that only the platform gives. The API has no operation of these names, so refusals do not offer them. */
-const ownCommands: ReadonlySet<string> = new Set(['launch', 'use', 'remove', 'abandon', 'expire'])
+const ownCommands: ReadonlySet<string> = new Set(['launch', 'skip launch', 'use', 'remove', 'abandon', 'expire'])
 
 function offeredCommands(table: StateTable, state: string): string[] {
   return commandsIn(table, state).filter((command) => !ownCommands.has(command))

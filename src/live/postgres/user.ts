@@ -1,6 +1,6 @@
 import { badRequest, conflict, notFound, unavailable } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
-import { checkName } from '../../model/postgres/name.ts'
+import { checkName, findNameProblem } from '../../model/postgres/name.ts'
 import {
   type ClusterUser,
   type CreateUser,
@@ -47,11 +47,11 @@ export async function listClusterUsers(ctx: LiveContext, clusterId: string): Pro
 export async function createClusterUser(ctx: LiveContext, clusterId: string, input: CreateUser): Promise<ClusterUser> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotReserved(input.username)
+  checkName(input.username)
   const { username, role } = input
   return serialize(ctx, cluster, username, async () => {
     await finishDeletion(ctx, cluster, username)
     if (await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')) throw userExists(username)
-    checkName(username)
     const password = newPassword()
     const user = { username, role, password: seal(ctx.encryptionKey, Buffer.from(password)) }
     await putNextPassword(ctx.db, cluster.id, user)
@@ -161,6 +161,7 @@ async function serialize<T>(
   username: string,
   change: () => Promise<T>,
 ): Promise<T> {
+  if (findNameProblem(username)) throw userNotFound()
   const turn = await ctx.turns.take(userTurn(cluster.id, username), maxWaitMs, change)
   if (!turn) throw unavailable(`another change of user ${username} takes long; try again in a moment`)
   return turn.value

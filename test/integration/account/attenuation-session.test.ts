@@ -1,25 +1,20 @@
 // Connections end when the token that permitted them ends, also when a caveat ends it.
-import { type ChildProcess, spawn } from 'node:child_process'
-import { afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
-import type { BoxDriver } from '../../../src/drivers/box/driver.ts'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
+import type { BoxDriver, BoxSession } from '../../../src/drivers/box/driver.ts'
 import { ExecSocket } from '../../support/exec.ts'
 import { attenuate, caveat, masks } from '../../support/macaroon.ts'
 import { usePlatform } from '../../support/platform.ts'
+import { hostSessions } from '../../support/session.ts'
 import { until } from '../../support/until.ts'
 
-const commands: ChildProcess[] = []
+const directory = mkdtempSync(`${tmpdir()}/berth-attenuation-`)
+const held = new Set<BoxSession>()
 const sockets: ExecSocket[] = []
 
 /** Runs commands on the host. */
-const boxes: Partial<BoxDriver> = {
-  async ensureBox() {},
-  spawnInBox(_spec, command) {
-    const [program, ...args] = command.argv
-    const child = spawn(program, args, { detached: true })
-    commands.push(child)
-    return child
-  },
-}
+const boxes: Partial<BoxDriver> = { async ensureBox() {}, ...hostSessions(directory, held) }
 
 const platform = usePlatform({ boxes })
 let address: string
@@ -35,9 +30,14 @@ beforeEach(async () => {
   issued = (await platform.call('POST', '/v1/tokens', { body })).body
 })
 
-afterEach(() => {
+afterEach(async () => {
   for (const { socket } of sockets.splice(0)) socket.terminate()
-  for (const child of commands.splice(0)) child.kill('SIGKILL')
+  for (const session of held) session.signal(9)
+  await until(() => held.size === 0)
+})
+
+afterAll(() => {
+  rmSync(directory, { recursive: true, force: true })
 })
 
 async function open(token: string): Promise<ExecSocket> {
@@ -51,7 +51,7 @@ async function open(token: string): Promise<ExecSocket> {
 const seconds = () => Math.floor(Date.now() / 1000)
 
 test('a command ends with the validity of an appended caveat, and no other one does', async () => {
-  const end = seconds() + 3
+  const end = seconds() + 8
   const unlimited = await open(attenuate(issued.token, caveat.validity(0, seconds() + 3600)))
   const limited = await open(attenuate(issued.token, caveat.validity(0, end)))
   expect(Date.now()).toBeLessThan(end * 1000)
@@ -76,5 +76,5 @@ test('a command is not started with a token whose caveats do not permit it', asy
     attenuate(issued.token, caveat.validity(0, seconds() - 1)),
   ])
     await expect(open(token)).rejects.toThrow()
-  expect(commands).toEqual([])
+  expect(held.size).toBe(0)
 })

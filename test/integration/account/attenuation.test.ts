@@ -140,10 +140,10 @@ describe('a token with appended caveats', () => {
         caveat.ifPresent([caveat.apps([numbers[app]!, masks.all]), caveat.clusters({ [id]: masks.all })], 0),
       )
     const url = `/v1/postgres/${cluster}/attachments`
-    expect(await status(both('other', cluster), 'POST', url, { app_name: 'shop' })).toBe(403)
+    expect(await status(both('other', cluster), 'POST', url, { app_name: 'shop' })).toBe(401)
     expect(await status(both('shop', 'another'), 'POST', url, { app_name: 'shop' })).toBe(401)
     expect(await status(both('shop', cluster), 'POST', url, { app_name: 'shop' })).toBe(201)
-    expect(await status(both('other', cluster), 'DELETE', `${url}/shop`)).toBe(403)
+    expect(await status(both('other', cluster), 'DELETE', `${url}/shop`)).toBe(401)
   })
 
   test('permits one cluster, without the password when it may only read, and no copies of it', async () => {

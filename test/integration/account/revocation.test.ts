@@ -53,9 +53,10 @@ beforeEach(async () => {
 
 const opened: { destroy(): void }[] = []
 
-afterEach(() => {
+afterEach(async () => {
   for (const each of opened.splice(0)) each.destroy()
   for (const session of held) session.signal(9)
+  await until(() => held.size === 0)
   for (const child of commands.splice(0)) {
     try {
       process.kill(-child.pid!, 'SIGKILL')
