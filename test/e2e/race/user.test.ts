@@ -96,6 +96,4 @@ raceTest('the users and databases of a cluster are as the API describes them aft
   prepare,
   findDifference,
   crash: () => platform.crash(),
-  // A lock that the other operation holds, or a database that is being dropped.
-  mayFail: (_name, _beside, { status }) => status === 503,
 }))
