@@ -48,6 +48,8 @@ async function makeOld(id: string): Promise<void> {
   )
 }
 
+const notes = (id: string) => platform.sql(`select note from event where resource_id = $1 and event = 'damage'`, [id])
+
 const isFresh = async (id: string) =>
   (await platform.sql(`select 1 from backup where cluster_id = $1 and verified_at > now() - interval '1 minute'`, [id]))
     .length === 1
@@ -216,13 +218,14 @@ describe('the archive', () => {
     await withLog(id)
     fake.sealedFiles = [3, 4, 5, 6].map((n) => `00000001000000000000000${n}`)
     fake.alteredFile = '000000010000000000000005'
-    await until(() => isFresh(id))
+    await until(async () => (await notes(id)).length === 1)
     const damaged = `WAL file 000000010000000000000005 of ${id} differs from its recorded digest`
     expect((await show(id)).health).toMatchObject({
       status: 'degraded',
       reason: `the archive is damaged, and a new backup follows: ${damaged}`,
     })
     await until(async () => (await completed(id)).length === 2)
+    await until(async () => (await backupsOf(id)).every((backup) => backup.scrub_started_at === null))
     const { recovery_windows: windows } = await show(id)
     expect(windows.length).toBeGreaterThan(0)
     expect(await platform.sql('select from_lsn::text as from, to_lsn::text as to, kind from damage')).toEqual([
@@ -240,7 +243,7 @@ describe('the archive', () => {
     await platform.sql(`update backup set scrub_lsn = '0/4000000' where cluster_id = $1`, [id])
     fake.logScrubs.clear()
     await until(async () => fake.logScrubs.size > 0)
-    expect([...fake.logScrubs.values()]).toEqual(['000000010000000000000006'])
+    expect([...fake.logScrubs.values()]).toEqual([[4, 5, 6].map((n) => `00000001000000000000000${n}`)])
     await until(() => isFresh(id))
     expect(await backupsOf(id)).toMatchObject([{ damage: null, scrub_started_at: null, scrub_lsn: null }])
   })

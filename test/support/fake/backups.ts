@@ -21,8 +21,8 @@ export class FakeBackups extends FakePostgres {
   blockProblem: string | undefined
   readonly scrubs = new Map<string, string>()
   scrubProblem: string | undefined
-  /** The last file that each scrub of WAL reads, and a file that is damaged. */
-  readonly logScrubs = new Map<string, string>()
+  /** The files that each scrub of WAL reads, and a file that is damaged. */
+  readonly logScrubs = new Map<string, string[]>()
   alteredFile: string | undefined
   pagesProblem: string | undefined
   contentsProblem: string | undefined
@@ -72,14 +72,17 @@ export class FakeBackups extends FakePostgres {
         return this.called(this.scrubProblem ? { is: 'failed', reason: this.scrubProblem } : { is: 'passed' })
       },
       startLogScrub: (id, { files }) => {
-        this.logScrubs.set(id, files.at(-1)!.name)
+        this.logScrubs.set(
+          id,
+          files.map(({ name }) => name),
+        )
         return nothing()
       },
       inspectLogScrub: (id) => {
-        const file = this.logScrubs.get(id)
-        if (file === undefined) return this.called({ is: 'absent' })
-        const damaged = this.alteredFile
-        if (damaged === undefined || damaged > file) return this.called({ is: 'passed', file })
+        const files = this.logScrubs.get(id)
+        if (files === undefined) return this.called({ is: 'absent' })
+        const damaged = files.find((file) => file === this.alteredFile)
+        if (damaged === undefined) return this.called({ is: 'passed', file: files.at(-1)! })
         return this.called({ is: 'failed', file: damaged, kind: 'damaged', reason: 'differs from its recorded digest' })
       },
       removeScrub: (id) => {
