@@ -5,7 +5,7 @@ import { encodeSegment, request, requestIfPresent, type Session } from '../clien
 import { addExamples, type Cli, defaultOrg } from '../command.ts'
 import { CommandError } from '../errors.ts'
 import { block, confirm, formatCount, printResult, sanitize, table } from '../output.ts'
-import { findUrl } from './release.ts'
+import { type AppAddresses, findAddresses, ownAddressCommand } from './address.ts'
 
 interface CreateOptions {
   org: string
@@ -103,18 +103,30 @@ async function showApp(cli: Cli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
   const app = await getApp(session, name)
-  const url = terminal.json ? undefined : await findUrl(session, app.name)
+  if (terminal.json) return printResult(terminal, app, () => '')
+  const found = await findAddresses(session, app.name)
+  const endpoints = found.endpoints.map((endpoint): [string, string] => ['address', endpoint])
   const pairs: [string, string | number][] = [
     ['name', app.name],
     ['id', app.id],
     ['status', app.status],
-    ['url', url ?? 'none; "berth ips allocate-v4 --shared" allocates an address'],
+    ...describeUrl(app.name, found),
+    ...endpoints,
     ['organization', app.organization.slug],
     ['network', app.network],
     ['machines', app.machine_count],
     ['volumes', app.volume_count],
   ]
   printResult(terminal, app, () => block(pairs, terminal.colors))
+}
+
+function describeUrl(app: string, { url, isPublic, lacksOwnAddress }: AppAddresses): [string, string][] {
+  const own = `plain TCP and UDP ports need an own address; "${ownAddressCommand(app)}" allocates one`
+  if (!isPublic) return [['url', 'none; "berth ips allocate-v4 --shared" allocates an address']]
+  return [
+    ...(url === undefined ? [] : [['url', url] as [string, string]]),
+    ...(lacksOwnAddress ? [['address', own] as [string, string]] : []),
+  ]
 }
 
 async function destroyApp(cli: Cli, name: string, options: DestroyOptions): Promise<void> {
