@@ -27,6 +27,7 @@ async function berth(args: string[], json: boolean, ...given: Answer[]): Promise
   addAppCommands(program, {
     session: () => ({ url: 'http://platform', token: 'berth_x' }),
     terminal: () => ({ json, colors: false, print, note: print }),
+    progress: { write: () => {} },
   })
   await program.parseAsync(args, { from: 'user' })
 }

@@ -102,6 +102,20 @@ describe('a machine', () => {
     await machine('destroy', id, '--force', '--yes')
   }, 120_000)
 
+  test('shows its processes, receives signals and is started by a schedule', async () => {
+    const { id } = await json('machine', 'run', image, '--restart', 'no', '--schedule', 'daily')
+    expect((await json('machine', 'status', id)).config.schedule).toBe('daily')
+    expect(await machine('ps', id)).toMatch(/^PID +MEMORY +AGE +LISTENS ON +COMMAND\n\d+ +\d.*\bsh /)
+    expect((await json('machine', 'ps', id))[0]).toMatchObject({ pid: expect.any(Number), listen_sockets: [] })
+    await machine('update', id, '--schedule', 'never')
+    expect((await json('machine', 'status', id)).config).not.toHaveProperty('schedule')
+    expect(await machine('signal', id, 'SIGTERM')).toBe(`Sent SIGTERM to machine ${id}.\n`)
+    await machine('wait', id, '--state', 'stopped')
+    const refused = await run('machine', 'signal', id, 'SIGNONE')
+    expect(refused.code).toBe(1)
+    await machine('destroy', id, '--yes')
+  }, 120_000)
+
   test('whose program exits at once is reported with its last output', async () => {
     const script = 'echo no settings >&2; exit 3'
     for (const options of [
@@ -172,6 +186,13 @@ describe('the resources of an app', () => {
     await said('volumes', 'snapshots', 'create', volume)
     await until(async () => (await json('volumes', 'snapshots', 'list', volume))[0]?.status === 'created')
     expect((await run('volumes', 'destroy', volume, '--yes')).code).toBe(1)
+    const fork = await json('volumes', 'fork', volume, '--name', 'copy')
+    await until(async () => (await json('volumes', 'show', fork.id)).state === 'created')
+    expect(await said('volumes', 'show', fork.id)).toMatch(/^name +copy$/m)
+    const { id: reader } = await json('machine', 'run', image, '--volume', `${fork.id}:/data`)
+    expect(await inside(reader, 'cat', '/data/file')).toBe('kept\n')
+    await machine('destroy', reader, '--force', '--yes')
+    await said('volumes', 'destroy', fork.id, '--yes')
     await machine('destroy', id, '--force', '--yes')
     const { id: other } = await json('machine', 'run', image, '--volume', `${volume}:/data`)
     expect(await inside(other, 'cat', '/data/file')).toBe('kept\n')
