@@ -70,6 +70,7 @@ ${imageForms}`,
     'berth deploy',
     'berth deploy --image registry.example.com/web:1.3',
     'berth deploy -a web --image nginx --internal-port 80',
+    'berth deploy --image oci:/srv/images/web:1.3 --strategy bluegreen',
   )
 }
 

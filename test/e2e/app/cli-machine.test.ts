@@ -1,13 +1,13 @@
 // The commands for machines, volumes, secrets, addresses and certificates.
 import { spawn } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end } from '../../support/berth.ts'
 import { type Result, runCli } from '../../support/cli.ts'
 import { destroy } from '../../support/client.ts'
-import { busyboxImage } from '../../support/image.ts'
+import { busyboxImage, descriptorOf, makeImage } from '../../support/image.ts'
 import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
 import { until } from '../../support/until.ts'
 
@@ -100,6 +100,26 @@ describe('a machine', () => {
     const misused = await run('machine', 'run', image, '--port', 'web')
     expect([misused.code, misused.err]).toEqual([2, expect.stringContaining('--port must be of the form')])
     await machine('destroy', id, '--force', '--yes')
+  }, 120_000)
+
+  test('runs images that are files of the host, which only the root token may name', async () => {
+    const made = makeImage(busyboxImage({ Cmd: ['sh', '-c', script] }))
+    mkdirSync(`${directory}/layout/blobs/sha256`, { recursive: true })
+    for (const { digest, content } of [made.manifest, made.config, ...made.layers])
+      writeFileSync(`${directory}/layout/blobs/${digest.replace(':', '/')}`, content)
+    const named = { ...descriptorOf(made.manifest), annotations: { 'org.opencontainers.image.ref.name': '1.2' } }
+    writeFileSync(`${directory}/layout/index.json`, JSON.stringify({ schemaVersion: 2, manifests: [named] }))
+    writeFileSync(`${directory}/layout/oci-layout`, '{"imageLayoutVersion":"1.0.0"}')
+    writeFileSync(`${directory}/root.tar`, made.layers[0]!.tar)
+    const { id } = await json('machine', 'run', `oci:${directory}/layout:1.2`)
+    await until(async () => (await machine('logs', id)).includes(`hello from ${id}`))
+    const { id: other } = await json('machine', 'run', `tar:${directory}/root.tar`, '--', '/bin/sh', '-c', script)
+    await until(async () => (await machine('logs', other)).includes(`hello from ${other}`))
+    await machine('destroy', id, other, '--force', '--yes')
+    const { token } = await json('tokens', 'create', '--kind', 'org')
+    const tenant = { environment: { ...berth.environment, BERTH_TOKEN: token } }
+    const refused = await runCli(tenant, ['machine', 'run', `tar:${directory}/root.tar`, '-a', 'shop'])
+    expect([refused.code, refused.err]).toEqual([1, expect.stringContaining('takes the root token')])
   }, 120_000)
 
   test('shows its processes, receives signals and is started by a schedule', async () => {
