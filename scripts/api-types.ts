@@ -34,6 +34,7 @@ const platformSchemas = [
   'Lease',
   'LogLine',
   'Machine',
+  'MachineProcess',
   'OrganizationList',
   'PostgresAdoption',
   'PostgresAuthority',

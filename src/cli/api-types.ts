@@ -295,6 +295,20 @@ export interface MachineEvent {
   request?: Record<string, unknown>
 }
 
+export interface MachineProcess {
+  pid: number
+  stime: number
+  rtime: number
+  command: string
+  directory: string
+  cpu: number
+  rss: number
+  listen_sockets: {
+    proto: string
+    address: string
+  }[]
+}
+
 export interface NetworkPolicy {
   rules: {
     domain?: string

@@ -11,6 +11,7 @@ import { addIpCommands } from '../cli/app/ip.ts'
 import { addMachineCommands } from '../cli/app/machine.ts'
 import { addLogsCommand } from '../cli/app/machine-log.ts'
 import type { MachineCli } from '../cli/app/option.ts'
+import { addReleaseCommands } from '../cli/app/release-command.ts'
 import { addScaleCommands } from '../cli/app/scale.ts'
 import { addSecretCommands } from '../cli/app/secret.ts'
 import { addVolumeCommands } from '../cli/app/volume.ts'
@@ -59,8 +60,9 @@ Exit codes: 0 success, 1 refused or failed, 2 usage error, 130 interrupted.`,
   }
   const machineCli: MachineCli = { ...cli, progress: process.stderr, readInput, setExitCode }
   program.commandsGroup('Apps:')
-  addAppCommands(program, cli)
+  addAppCommands(program, machineCli)
   addDeployCommand(program, machineCli)
+  addReleaseCommands(program, machineCli)
   addMachineCommands(program, machineCli)
   addScaleCommands(program, machineCli)
   addLogsCommand(program, cli)

@@ -27,6 +27,7 @@ async function berth(args: string[], json: boolean, ...given: Answer[]): Promise
   addAppCommands(program, {
     session: () => ({ url: 'http://platform', token: 'berth_x' }),
     terminal: () => ({ json, colors: false, print, note: print }),
+    progress: { write: () => {} },
   })
   await program.parseAsync(args, { from: 'user' })
 }
@@ -55,7 +56,7 @@ test('shows the URL of an app once it has an address', async () => {
   expect(printed.join()).toContain('url           none; "berth ips allocate-v4 --shared" allocates an address')
   const url = 'http://a.example:4282/'
   const shared: Answer = [200, { ips: [{ type: 'shared_v4' }] }]
-  await berth(show, false, [200, app('a')], shared, [200, { data: { app: { appUrl: url } } }])
+  await berth(show, false, [200, app('a')], shared, [200, { data: { app: { appUrl: url } } }], [200, []])
   expect(printed.at(-1)).toContain(`url           ${url}`)
   await berth(show, true, [200, app('a')])
   expect(JSON.parse(printed.at(-1)!)).toEqual(app('a'))

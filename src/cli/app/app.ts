@@ -2,10 +2,11 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Command } from 'commander'
 import type { App, AppPage, CreatedApp } from '../api-types.ts'
 import { encodeSegment, request, requestIfPresent, type Session } from '../client.ts'
-import { addExamples, type Cli, defaultOrg } from '../command.ts'
+import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
 import { CommandError } from '../errors.ts'
 import { block, confirm, formatCount, printResult, sanitize, table } from '../output.ts'
-import { findUrl } from './release.ts'
+import { type AppAddresses, findAddresses, ownAddressCommand } from './address.ts'
+import { addAppRestart } from './app-restart.ts'
 
 interface CreateOptions {
   org: string
@@ -21,7 +22,7 @@ interface DestroyOptions {
 const maxPageSize = 1000 // the largest page the platform returns
 const destroyTimeoutSeconds = 60
 
-export function addAppCommands(program: Command, cli: Cli): void {
+export function addAppCommands(program: Command, cli: ProgressCli): void {
   const apps = program.command('apps').alias('app').description('apps, which hold machines')
   addExamples(apps, 'berth apps create demo', 'berth apps list', 'berth apps show demo', 'berth apps destroy demo')
   addCreate(apps, cli)
@@ -40,6 +41,8 @@ export function addAppCommands(program: Command, cli: Cli): void {
     .argument('<name>', 'the name of the app')
     .action((name: string) => showApp(cli, name))
   addExamples(show, 'berth apps show demo', 'berth apps show demo --json')
+
+  addAppRestart(apps, cli)
 
   const destroy = apps
     .command('destroy')
@@ -103,18 +106,30 @@ async function showApp(cli: Cli, name: string): Promise<void> {
   const terminal = cli.terminal()
   const session = cli.session()
   const app = await getApp(session, name)
-  const url = terminal.json ? undefined : await findUrl(session, app.name)
+  if (terminal.json) return printResult(terminal, app, () => '')
+  const found = await findAddresses(session, app.name)
+  const endpoints = found.endpoints.map((endpoint): [string, string] => ['address', endpoint])
   const pairs: [string, string | number][] = [
     ['name', app.name],
     ['id', app.id],
     ['status', app.status],
-    ['url', url ?? 'none; "berth ips allocate-v4 --shared" allocates an address'],
+    ...describeUrl(app.name, found),
+    ...endpoints,
     ['organization', app.organization.slug],
     ['network', app.network],
     ['machines', app.machine_count],
     ['volumes', app.volume_count],
   ]
   printResult(terminal, app, () => block(pairs, terminal.colors))
+}
+
+function describeUrl(app: string, { url, isPublic, lacksOwnAddress }: AppAddresses): [string, string][] {
+  const own = `plain TCP and UDP ports need an own address; "${ownAddressCommand(app)}" allocates one`
+  if (!isPublic) return [['url', 'none; "berth ips allocate-v4 --shared" allocates an address']]
+  return [
+    ...(url === undefined ? [] : [['url', url] as [string, string]]),
+    ...(lacksOwnAddress ? [['address', own] as [string, string]] : []),
+  ]
 }
 
 async function destroyApp(cli: Cli, name: string, options: DestroyOptions): Promise<void> {

@@ -13,6 +13,7 @@ describe('a deployment file', () => {
       app: undefined,
       region: undefined,
       image: undefined,
+      strategy: 'rolling',
       maxUnavailable: 1,
       releaseCommand: undefined,
       releaseSeconds: 300,
@@ -44,7 +45,8 @@ describe('a deployment file', () => {
       app: 'web',
       region: 'fra',
       image: 'nginx:1.29',
-      maxUnavailable: 'all',
+      strategy: 'immediate',
+      maxUnavailable: 1,
       releaseCommand: ['sh', '-c', 'migrate now'],
       releaseSeconds: 600,
       waitSeconds: 90,
@@ -240,9 +242,17 @@ describe('a deployment file', () => {
     ['', 1],
     ['max_unavailable = 3', 3],
     ['max_unavailable = 0.5', 0.5],
-    ['strategy = "bluegreen"', 1],
   ])('reads how many machines may be unavailable: %s', (text, expected) => {
     expect(parse(`[deploy]\n${text}`).maxUnavailable).toBe(expected)
+  })
+
+  test.each([
+    ['', 'rolling'],
+    ['strategy = "rolling"', 'rolling'],
+    ['strategy = "canary"', 'canary'],
+    ['strategy = "bluegreen"', 'bluegreen'],
+  ])('reads the strategy: %s', (text, expected) => {
+    expect(parse(`[deploy]\n${text}`).strategy).toBe(expected)
   })
 
   test('is parsed or rejected, whatever values it contains', () => {

@@ -3,14 +3,16 @@
 import { splitWords } from '../../model/words.ts'
 import { omitUndefined, parseGuest } from './machine-config.ts'
 import type { MachineConfig, Mount, Service } from './machine-find.ts'
+import { type Strategy, strategies } from './release.ts'
 import { parseToml, type Reader, scalarText } from './toml.ts'
 
 export interface DeployFile {
   app: string | undefined
   region: string | undefined
   image: string | undefined
-  /** How many machines may be unavailable at once: a number, a fraction of all machines, or all. */
-  maxUnavailable: number | 'all'
+  strategy: Strategy
+  /** How many machines a rolling update may make unavailable at once: a number, or a fraction of all machines. */
+  maxUnavailable: number
   releaseCommand: string[] | undefined
   releaseSeconds: number
   waitSeconds: number
@@ -33,6 +35,7 @@ export function parseDeployFile(text: string, file: string): DeployFile {
     app: reader.text('app'),
     region: reader.text('primary_region'),
     image: reader.text('image') ?? build.text('image'),
+    strategy: readStrategy(deploy),
     maxUnavailable: readMaxUnavailable(deploy),
     releaseCommand: deploy.has('release_command') ? readCommand(deploy, 'release_command') : undefined,
     releaseSeconds: deploy.seconds('release_command_timeout') ?? defaultTimeoutSeconds,
@@ -131,17 +134,20 @@ function readSharedConfig(reader: Reader): GroupConfig {
   }
 }
 
-function readMaxUnavailable(deploy: Reader): number | 'all' {
-  const strategy = deploy.text('strategy') ?? 'rolling'
+function readStrategy(deploy: Reader): Strategy {
+  const given = deploy.text('strategy') ?? 'rolling'
+  const strategy = strategies.find((name) => name === given)
+  if (!strategy) throw deploy.error('strategy', 'must be rolling, immediate, canary or bluegreen')
+  return strategy
+}
+
+function readMaxUnavailable(deploy: Reader): number {
   const given = deploy.raw('max_unavailable')
   const maxAway = given === undefined ? 1 : Number(scalarText(given))
   if (!(maxAway > 0) || (maxAway > 1 && !Number.isSafeInteger(maxAway))) {
     throw deploy.error('max_unavailable', 'must be a number of machines, or a fraction such as 0.33')
   }
-  if (strategy === 'immediate') return 'all'
-  // canary and bluegreen are done as rolling updates, which keep at least as many machines available.
-  if (['rolling', 'canary', 'bluegreen'].includes(strategy)) return maxAway
-  throw deploy.error('strategy', 'must be rolling, immediate, canary or bluegreen')
+  return maxAway
 }
 
 function readHttpService(http: Reader): Service {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { batchSizeFor, type Deployment, makePlan } from './deploy-run.ts'
+import { requireReplaceable } from './deploy-replace.ts'
+import { batchSizeFor, type Deployment, makePlan, pickCanaries } from './deploy-run.ts'
 import type { Machine, MachineConfig } from './machine-find.ts'
 import { machinesToDestroy, parseCounts } from './scale.ts'
 
@@ -40,6 +41,7 @@ function plan(change: Partial<Deployment>, ...machines: Machine[]) {
     groups: undefined,
     initialConfig: {},
     env: undefined,
+    strategy: 'rolling',
     maxUnavailable: 1,
     releaseCommand: undefined,
     releaseSeconds: 1,
@@ -106,10 +108,27 @@ test.each([
   [3, 5, 3],
   [0.5, 5, 2],
   [0.1, 5, 1],
-  ['all', 5, 5],
-  ['all', 0, 1],
-] as const)('with %s of %i machines updates %i at once', (given, count, expected) => {
-  expect(batchSizeFor(given, count)).toBe(expected)
+] as const)('with %s of %i machines updates %i at once', (maxUnavailable, count, expected) => {
+  expect(batchSizeFor({ strategy: 'rolling', maxUnavailable }, count)).toBe(expected)
+})
+
+test('an immediate deployment updates all machines at once', () => {
+  expect(batchSizeFor({ strategy: 'immediate', maxUnavailable: 1 }, 5)).toBe(5)
+  expect(batchSizeFor({ strategy: 'immediate', maxUnavailable: 1 }, 0)).toBe(1)
+})
+
+test('a canary deployment begins with one machine of each group, a started one if there is one', () => {
+  const stopped = { state: 'stopped' } as const
+  const all = [machine('1', 'a', {}, stopped), machine('2', 'a'), machine('3', 'a'), machine('4', 'b', {}, stopped)]
+  const changes = all.map((one) => ({ machine: one, config: one.config }))
+  expect(pickCanaries(changes).map(({ machine: { id } }) => id)).toEqual(['2', '4'])
+})
+
+test('bluegreen is refused for machines with volumes', () => {
+  const says = 'bluegreen cannot replace machines with volumes or standbys; use rolling, canary or immediate'
+  expect(() => requireReplaceable([{}, { mounts: [{ name: 'd', path: '/d' }] }])).toThrow(says)
+  expect(() => requireReplaceable([{ standbys: ['1'] }])).toThrow(says)
+  expect(() => requireReplaceable([{ mounts: [] }, {}])).not.toThrow()
 })
 
 describe('numbers of machines', () => {

@@ -3,19 +3,19 @@ import type { IpAssignment, IpAssignmentList } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
 import { CommandError, UsageError } from '../errors.ts'
 import type { Progress } from '../progress.ts'
+import { findAddresses, needOwnAddress, offerPorts, ownAddressCommand } from './address.ts'
 import type { GroupConfig } from './deploy-config.ts'
-import { createMachine, type MachineTarget, resolveVolumes } from './machine-copy.ts'
+import { replaceMachines, requireReplaceable } from './deploy-replace.ts'
+import { createMachine, destroyMachine, type MachineTarget, resolveVolumes } from './machine-copy.ts'
 import {
   describeExit,
-  getMachine,
   groupMachines,
   groupOf,
+  isLeftover,
   listMachines,
   type Machine,
   type MachineConfig,
-  machinePath,
   releaseGroup,
-  waitForState,
   waitUntilSettled,
 } from './machine-find.ts'
 import {
@@ -24,10 +24,11 @@ import {
   type Rollout,
   readWarnings,
   rollOut,
+  underLeases,
   waitUntilUp,
   withLastLogLines,
 } from './machine-roll.ts'
-import { createRelease, endRelease, findUrl, type Release } from './release.ts'
+import { createRelease, endRelease, type Release, releaseMetadata, type Strategy } from './release.ts'
 
 export interface Deployment {
   app: string
@@ -39,7 +40,9 @@ export interface Deployment {
   /** The configuration of the first machine, if there is no deployment file. */
   initialConfig: GroupConfig
   env: Record<string, string> | undefined
-  maxUnavailable: number | 'all'
+  strategy: Strategy
+  /** A number of machines, or a fraction of all. */
+  maxUnavailable: number
   releaseCommand: string[] | undefined
   releaseSeconds: number
   waitSeconds: number
@@ -55,6 +58,8 @@ export interface DeployResult {
   updated: string[]
   destroyed: string[]
   url: string | undefined
+  /** Where clients reach ports that do not serve HTTP. */
+  endpoints: string[]
   /** What the platform found wrong in machines that are up, such as a port on which nothing listens. */
   warnings: string[]
 }
@@ -76,37 +81,34 @@ const defaultGroup = 'app'
 
 export async function runDeployment(context: DeployContext, deployment: Deployment): Promise<DeployResult> {
   const { session, progress } = context
-  const { app } = deployment
-  const machines = [...groupMachines(await listMachines(session, app)).values()].flat()
+  const { app, strategy } = deployment
+  const all = await listMachines(session, app)
+  const machines = [...groupMachines(all).values()].flat()
   const image = deployment.image ?? machines[0]?.config.image
-  if (image === undefined) {
-    throw new UsageError(
-      'name the image with --image, or in the file as image or build.image; berth does not build images',
-    )
-  }
-  const release = await createRelease(session, {
-    app,
-    image,
-    strategy: deployment.maxUnavailable === 'all' ? 'IMMEDIATE' : 'ROLLING',
-  })
+  if (image === undefined) throw imageIsMissing()
+  if (strategy === 'bluegreen') requireReplaceable(machines.map(({ config }) => config))
+  const release = await createRelease(session, { app, image, strategy })
   const plan = makePlan(deployment, machines, image, release)
   const rollout: Rollout = { session, app, progress, waitSeconds: deployment.waitSeconds }
   try {
+    await removeLeftovers(rollout, machines, all.filter(isLeftover))
     if (deployment.hasPublicIps) await ensureAddress(context, app, plan, machines.length === 0)
     if (deployment.releaseCommand) await runReleaseCommand(rollout, deployment, plan)
-    await rollOut(rollout, plan.changes, batchSizeFor(deployment.maxUnavailable, plan.changes.length))
-    const created = await createMissing(rollout, deployment.region, plan)
+    const replaced = await changeMachines(rollout, deployment, plan.changes)
+    const created = [...replaced.created, ...(await createMissing(rollout, deployment.region, plan))]
     for (const { id } of plan.obsolete) await destroyMachine(rollout, id)
     await endRelease(session, release, 'complete')
-    const updated = plan.changes.map(({ machine }) => machine.id)
+    const { url, endpoints } = await findAddresses(session, app)
+    const { updated } = replaced
     return {
       app,
       release: release.version,
       image,
       created,
       updated,
-      destroyed: plan.obsolete.map(({ id }) => id),
-      url: await findUrl(session, app),
+      destroyed: [...replaced.destroyed, ...plan.obsolete.map(({ id }) => id)],
+      url,
+      endpoints,
       warnings: await warnAbout(context, rollout, [...created, ...updated]),
     }
   } catch (error) {
@@ -115,18 +117,48 @@ export async function runDeployment(context: DeployContext, deployment: Deployme
   }
 }
 
+export function imageIsMissing(): UsageError {
+  return new UsageError(
+    'name the image with --image, or in the file as image or build.image; berth does not build images',
+  )
+}
+
+/** The leases are refused while the deployment that made them is still running. */
+async function removeLeftovers(rollout: Rollout, machines: Machine[], leftovers: Machine[]): Promise<void> {
+  if (leftovers.length === 0) return
+  const ids = machines.map(({ id }) => id)
+  await underLeases(rollout, ids, async () => {
+    for (const { id } of leftovers) await destroyMachine(rollout, id)
+  })
+}
+
+type Changed = Pick<DeployResult, 'created' | 'updated' | 'destroyed'>
+
+async function changeMachines(rollout: Rollout, deployment: Deployment, changes: MachineChange[]): Promise<Changed> {
+  if (deployment.strategy === 'bluegreen') {
+    const created = await replaceMachines(rollout, changes)
+    return { created, updated: [], destroyed: changes.map(({ machine }) => machine.id) }
+  }
+  const canaries = deployment.strategy === 'canary' ? pickCanaries(changes) : []
+  await rollOut(rollout, canaries)
+  const rest = changes.filter((change) => !canaries.includes(change))
+  await rollOut(rollout, rest, batchSizeFor(deployment, rest.length))
+  return { created: [], updated: changes.map(({ machine }) => machine.id), destroyed: [] }
+}
+
+/** Picks one machine of each process group, a started one if there is one, because only that shows whether it works. */
+export function pickCanaries(changes: MachineChange[]): MachineChange[] {
+  const groups = Map.groupBy(changes, ({ machine }) => groupOf(machine))
+  return [...groups.values()].map((each) => each.find(({ machine }) => machine.state === 'started') ?? each[0]!)
+}
+
 export function makePlan(deployment: Deployment, machines: Machine[], image: string, release: Release): Plan {
   const { groups, isHighlyAvailable } = deployment
   const known = new Map<string, GroupConfig | undefined>(
     groups ?? machines.map((machine) => [groupOf(machine)!, undefined]),
   )
   if (known.size === 0) known.set(defaultGroup, deployment.initialConfig)
-  const metadataOf = (group: string): Record<string, string> => ({
-    fly_platform_version: 'v2',
-    fly_process_group: group,
-    fly_release_id: release.id,
-    fly_release_version: String(release.version),
-  })
+  const metadataOf = (group: string) => releaseMetadata(group, release)
   const changes = machines
     .filter((machine) => known.has(groupOf(machine)!))
     .map((machine): MachineChange => {
@@ -158,12 +190,15 @@ function addVariables(before: MachineConfig, env: Record<string, string> | undef
   return env ? { ...before, env: { ...before.env, ...env } } : before
 }
 
-export function batchSizeFor(given: number | 'all', count: number): number {
-  if (given === 'all') return Math.max(1, count)
+export function batchSizeFor(
+  { strategy, maxUnavailable: given }: Pick<Deployment, 'strategy' | 'maxUnavailable'>,
+  count: number,
+): number {
+  if (strategy === 'immediate') return Math.max(1, count)
   return Math.max(1, given < 1 ? Math.floor(given * count) : given)
 }
 
-/** Allocates an address for a new app. UDP cannot be routed by host name, so it needs a dedicated address. */
+/** Allocates an address for a new app: its own if the shared one could not serve all of its ports. */
 async function ensureAddress(
   { session, note }: DeployContext,
   app: string,
@@ -171,18 +206,16 @@ async function ensureAddress(
   isFirst: boolean,
 ): Promise<void> {
   const services = [...plan.missing, ...plan.changes].flatMap(({ config }) => config.services ?? [])
-  const offered = services.filter(({ ports }) => ports?.length)
-  const hasUdp = offered.some(({ protocol }) => protocol === 'udp')
-  if (!(isFirst ? offered.length > 0 : hasUdp)) return
+  const needsOwn = needOwnAddress(services)
+  if (!(isFirst ? offerPorts(services) : needsOwn)) return
   const path = `/v1/apps/${encodeSegment(app)}/ip_assignments`
   const { ips } = await request<IpAssignmentList>(session, 'GET', path)
   if (isFirst && ips.length === 0) {
-    const { ip } = await request<IpAssignment>(session, 'POST', path, { type: hasUdp ? 'v4' : 'shared_v4' })
-    note(`App ${app} has the ${hasUdp ? '' : 'shared '}address ${ip}.`)
-  } else if (hasUdp && ips.every(({ shared }) => shared)) {
-    note(
-      `warning: UDP needs a dedicated address, which app ${app} does not have; run "berth ips allocate-v4 -a ${app}"`,
-    )
+    const { ip } = await request<IpAssignment>(session, 'POST', path, { type: needsOwn ? 'v4' : 'shared_v4' })
+    note(`App ${app} has the ${needsOwn ? '' : 'shared '}address ${ip}.`)
+  } else if (needsOwn && ips.every(({ shared }) => shared)) {
+    const reason = 'UDP and plain TCP ports need an own address'
+    note(`warning: ${reason}, which app ${app} does not have; run "${ownAddressCommand(app)}"`)
   }
 }
 
@@ -243,16 +276,3 @@ async function runReleaseCommand(rollout: Rollout, deployment: Deployment, plan:
     throw error
   }
 }
-
-export async function destroyMachine(
-  { session, app, progress }: Omit<Rollout, 'waitSeconds'>,
-  id: string,
-): Promise<void> {
-  progress.show(`Destroying machine ${id}`)
-  const { state } = await getMachine(session, app, id)
-  if (state === 'destroyed') return
-  await request(session, 'DELETE', `${machinePath(app, id)}?force=true`)
-  await waitForState(session, app, { id }, 'destroyed', destroyTimeoutSeconds)
-}
-
-const destroyTimeoutSeconds = 330 // above the five minutes a program may take to stop

@@ -7,8 +7,10 @@ import { collect, parsePairs, parseWholeNumber } from '../option.ts'
 import { formatCount, printResult, sanitize } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import type { DeployFile, GroupConfig } from './deploy-config.ts'
-import { type Deployment, type DeployResult, runDeployment } from './deploy-run.ts'
-import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
+import { requireReplaceable } from './deploy-replace.ts'
+import { type Deployment, type DeployResult, imageIsMissing, runDeployment } from './deploy-run.ts'
+import { type AppOptions, appName, imageForms, type MachineCli, withAppOption } from './option.ts'
+import { type Strategy, strategies } from './release.ts'
 
 interface DeployOptions extends AppOptions {
   config?: string
@@ -17,7 +19,7 @@ interface DeployOptions extends AppOptions {
   env?: string[]
   region?: string
   internalPort?: number
-  strategy?: string
+  strategy?: Strategy
   waitTimeout?: number
   ha: 'true' | 'false'
   publicIps: boolean
@@ -38,10 +40,10 @@ export function addDeployCommand(program: Command, cli: MachineCli): void {
       parseWholeNumber,
     )
     .addOption(
-      new Option('--strategy <name>', 'update machines one after another or all at once').choices([
-        'rolling',
-        'immediate',
-      ]),
+      new Option(
+        '--strategy <name>',
+        'update machines one after another, all at once, one of each group first, or by new machines that replace them',
+      ).choices(strategies),
     )
     .option('--wait-timeout <seconds>', 'timeout for each machine', parseWholeNumber)
     .addOption(
@@ -56,13 +58,19 @@ export function addDeployCommand(program: Command, cli: MachineCli): void {
     'after',
     `
 Each machine must be started and pass its checks before the next one is updated. When one fails, the others are not
-changed, its last log lines are shown, and the exit code is 1. The file has the format of fly.toml.`,
+changed, its last log lines are shown, and the exit code is 1. The file has the format of fly.toml.
+
+Strategies: rolling (the default), immediate, canary (one machine of each process group first, then as rolling) and
+bluegreen (starts a new machine for each, and replaces all when the new ones pass their checks; not with volumes).
+
+${imageForms}`,
   )
   addExamples(
     deploy,
     'berth deploy',
     'berth deploy --image registry.example.com/web:1.3',
     'berth deploy -a web --image nginx --internal-port 80',
+    'berth deploy --image oci:/srv/images/web:1.3 --strategy bluegreen',
   )
 }
 
@@ -72,25 +80,29 @@ async function deployApp(cli: MachineCli, options: DeployOptions): Promise<void>
   const deployment = await readDeployment(options)
   if (deployment.unused.length > 0)
     terminal.note(`warning: these settings have no effect: ${deployment.unused.join(', ')}`)
-  await ensureApp(cli, session, deployment.app, options.org)
+  if (deployment.strategy === 'bluegreen') requireReplaceable([...(deployment.groups?.values() ?? [])])
+  await ensureApp(cli, session, deployment, options.org)
   const progress = startProgress(terminal, cli.progress)
   const note = terminal.json ? () => {} : terminal.note
   const result = await runDeployment({ session, progress, note }, deployment).finally(() => progress.end())
   printResult(terminal, result, () => formatResult(deployment.app, result))
 }
 
-function formatResult(app: string, { release, created, updated, destroyed, url }: DeployResult): string {
+function formatResult(app: string, result: DeployResult): string {
+  const { release, created, updated, destroyed, url, endpoints } = result
   const parts = [
     ...(created.length > 0 ? [`created ${formatCount(created.length, 'machine')}`] : []),
     ...(updated.length > 0 ? [`updated ${formatCount(updated.length, 'machine')}`] : []),
     ...(destroyed.length > 0 ? [`destroyed ${formatCount(destroyed.length, 'machine')}`] : []),
   ]
   const first = `Deployed release ${release} of app ${sanitize(app)}: ${parts.join(', ')}.`
-  return url ? `${first}\nURL: ${sanitize(url)}` : first
+  const lines = [...(url ? [`URL: ${url}`] : []), ...endpoints.map((endpoint) => `Address: ${endpoint}`)]
+  return [first, ...lines.map(sanitize)].join('\n')
 }
 
-async function ensureApp(cli: MachineCli, session: Session, app: string, org: string): Promise<void> {
+async function ensureApp(cli: MachineCli, session: Session, { app, image }: Deployment, org: string): Promise<void> {
   if (await requestIfPresent(session, `/v1/apps/${encodeSegment(app)}`)) return
+  if (image === undefined) throw imageIsMissing()
   await request(session, 'POST', '/v1/apps', { app_name: app, org_slug: org })
   if (!cli.terminal().json) cli.terminal().note(`Created app ${sanitize(app)} in organization ${sanitize(org)}.`)
 }
@@ -109,7 +121,8 @@ async function readDeployment(options: DeployOptions): Promise<Deployment & { un
     groups: file ? withEnv(file.groups, env) : undefined,
     initialConfig: { ...configForPort(options.internalPort), ...(env && { env }) },
     env,
-    maxUnavailable: maxUnavailableFor(options.strategy, file),
+    strategy: options.strategy ?? file?.strategy ?? 'rolling',
+    maxUnavailable: file?.maxUnavailable ?? 1,
     releaseCommand: file?.releaseCommand,
     releaseSeconds: file?.releaseSeconds ?? defaultTimeoutSeconds,
     waitSeconds: options.waitTimeout ?? file?.waitSeconds ?? defaultTimeoutSeconds,
@@ -120,12 +133,6 @@ async function readDeployment(options: DeployOptions): Promise<Deployment & { un
 }
 
 const defaultTimeoutSeconds = 300
-
-function maxUnavailableFor(strategy: string | undefined, file: DeployFile | undefined): number | 'all' {
-  if (strategy === 'immediate') return 'all'
-  if (strategy === 'rolling' && file?.maxUnavailable === 'all') return 1
-  return file?.maxUnavailable ?? 1
-}
 
 function readText(file: string): string {
   try {

@@ -1,9 +1,17 @@
-// Copies machines and creates the volumes that the copies need.
+// Copies machines, creates the volumes that the copies need, and destroys machines.
 import type { Volume } from '../api-types.ts'
 import { encodeSegment, request, type Session } from '../client.ts'
 import { CommandError } from '../errors.ts'
 import { type Progress, pollUntil } from '../progress.ts'
-import { type Machine, type MachineConfig, machinesPath } from './machine-find.ts'
+import {
+  getMachine,
+  type Machine,
+  type MachineConfig,
+  machinePath,
+  machinesPath,
+  waitForState,
+  waitUntilSettled,
+} from './machine-find.ts'
 
 const volumeTimeoutSeconds = 120
 
@@ -23,6 +31,27 @@ export async function copyMachine(target: MachineTarget, from: Machine, override
 
 export function createMachine({ session, app }: MachineTarget, body: object): Promise<Machine> {
   return request<Machine>(session, 'POST', machinesPath(app), body)
+}
+
+const destroyTimeoutSeconds = 330 // above the five minutes a program may take to stop
+
+/** Stops the machine first, so that the edge and its program finish the requests they have. */
+export async function destroyMachine(
+  { session, app, progress }: MachineTarget,
+  id: string,
+  nonce: Record<string, string> = {},
+): Promise<void> {
+  progress.show(`Destroying machine ${id}`)
+  const path = machinePath(app, id)
+  const { state } = await getMachine(session, app, id)
+  if (state === 'destroyed') return
+  if (state === 'started') {
+    await request(session, 'POST', `${path}/stop`, {}, nonce)
+    const { state: settled } = await waitUntilSettled(session, app, { id }, destroyTimeoutSeconds)
+    if (settled === 'destroyed') return
+  }
+  await request(session, 'DELETE', `${path}?force=true`, undefined, nonce)
+  await waitForState(session, app, { id }, 'destroyed', destroyTimeoutSeconds)
 }
 
 /** Replaces each mount by name with a mount of a free volume of that name, which is created if there is none. */

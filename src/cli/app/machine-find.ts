@@ -15,6 +15,8 @@ export interface MachineConfig {
   auto_destroy?: boolean
   restart?: { policy?: string; max_retries?: number }
   stop_config?: { signal?: string; timeout?: string }
+  schedule?: string | undefined
+  standbys?: string[]
 }
 
 export interface Mount {
@@ -30,7 +32,7 @@ export interface Mount {
 export interface Service {
   protocol: string
   internal_port: number
-  ports?: object[]
+  ports?: { port?: number; start_port?: number; end_port?: number; handlers?: string[] }[]
   checks?: object[]
 }
 
@@ -50,6 +52,7 @@ export interface ExitEvent {
   guest_signal: number
   oom_killed: boolean
   requested_stop: boolean
+  exited_at: string
 }
 
 export function machinesPath(app: string): string {
@@ -75,12 +78,25 @@ export function groupOf({ config }: Pick<Machine, 'config'>): string | undefined
 
 export const releaseGroup = 'fly_app_release_command'
 
+/** True when a caller stopped the machine or its program finished, not when it failed. */
+export function isStoppedOnPurpose({ state, failure }: Machine): boolean {
+  return ['stopped', 'suspended', 'created'].includes(state) && !failure
+}
+
+/** Metadata of machines that a blue-green deployment is exchanging: `new` or `old`. */
+export const replacementMark = 'berth_bluegreen'
+
+/** True for a machine that an interrupted blue-green deployment left. */
+export function isLeftover({ config }: Pick<Machine, 'config'>): boolean {
+  return config.metadata?.[replacementMark] !== undefined
+}
+
 /** Groups the machines that deployments created by process group. */
 export function groupMachines(machines: Machine[]): Map<string, Machine[]> {
   const groups = new Map<string, Machine[]>()
   for (const machine of machines) {
     const group = groupOf(machine)
-    if (group === undefined || group === releaseGroup) continue
+    if (group === undefined || group === releaseGroup || isLeftover(machine)) continue
     groups.set(group, [...(groups.get(group) ?? []), machine])
   }
   return groups

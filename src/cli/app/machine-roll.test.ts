@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { ApiError, CommandError } from '../errors.ts'
-import type { Machine } from './machine-find.ts'
-import { rollOut } from './machine-roll.ts'
+import type { Machine, MachineEvent } from './machine-find.ts'
+import { endOfPreviousVersion, rollOut } from './machine-roll.ts'
 
 // Nobody listens there: the log is read without fetch.
 const platform = 'http://127.0.0.1:1'
@@ -135,7 +135,7 @@ describe('new versions', () => {
   })
 
   test('stop when a program whose checks passed has exited and waits for its restart', async () => {
-    const last_exit = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
+    const last_exit = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false, exited_at: '' }
     const crash = { restart_count: 2, last_exit, next_restart_at: '2026-01-01T00:00:00.000Z' }
     answers['GET /a'] = () => [200, machine('a', crash)]
     await expect(roll([machine('a')], { waitSeconds: 0 })).rejects.toThrow(
@@ -145,7 +145,7 @@ describe('new versions', () => {
 
   test('stop when a program without checks exits right after the start', async () => {
     const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
-    const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
+    const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false, exited_at: '' }
     const events = [
       { ...event, type: 'exit', request: { exit_event } },
       { ...event, type: 'start' },
@@ -158,13 +158,28 @@ describe('new versions', () => {
 
   test('ignore the exit of the previous version', async () => {
     const event = { id: 'e', status: 'started', source: 'flyd' as const, timestamp: 1 }
-    const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false }
+    const exit_event = { exit_code: 3, guest_signal: -1, oom_killed: false, requested_stop: false, exited_at: '' }
     const events = [
       { ...event, type: 'start' },
       { ...event, type: 'exit', request: { exit_event } },
     ]
     answers['GET /a'] = () => [200, machine('a', { checks: [], events })]
     expect(await roll([machine('a')])).toContain('Machine a is started')
+  })
+
+  test.each([
+    ['a new machine', ['start', 'launch'], 0],
+    ['a running machine, since its previous program exited', ['start', 'exit requested', 'update', 'start'], 5_500],
+    ['a machine that crashes', ['exit', 'start', 'exit', 'start', 'exit requested', 'update'], 5_500],
+    ['a machine that was stopped, since the update', ['exit', 'start', 'update', 'exit requested'], 5_000],
+  ])('have their own log lines: %s', (_, types, expected) => {
+    const exit_event = { exit_code: 0, guest_signal: -1, oom_killed: false, exited_at: '1970-01-01T00:00:05.500Z' }
+    const events = types.map((text): MachineEvent => {
+      const [type = '', requested] = text.split(' ')
+      const request = { exit_event: { ...exit_event, requested_stop: requested !== undefined } }
+      return { id: 'e', status: '', source: 'flyd', timestamp: 5_000, type, ...(type === 'exit' && { request }) }
+    })
+    expect(endOfPreviousVersion(events)).toBe(expected)
   })
 
   test('are waited for longer than the timeout of one request', async () => {

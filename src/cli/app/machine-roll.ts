@@ -8,8 +8,10 @@ import {
   describeRestarts,
   type ExitEvent,
   getMachine,
+  isStoppedOnPurpose,
   type Machine,
   type MachineConfig,
+  type MachineEvent,
   machinePath,
   unexpectedState,
   waitForState,
@@ -65,14 +67,28 @@ async function updateMachine(rollout: Rollout, { machine, config }: MachineChang
   })
 }
 
+/** Holds a lease on each of the machines, whose nonces `run` gets by machine id. */
+export async function underLeases<T>(
+  rollout: Pick<Rollout, 'session' | 'app'>,
+  ids: string[],
+  run: (nonces: Map<string, Record<string, string>>) => Promise<T>,
+  held = new Map<string, Record<string, string>>(),
+): Promise<T> {
+  const [id, ...rest] = ids
+  if (id === undefined) return run(held)
+  return underLease(rollout.session, machinePath(rollout.app, id), (_, nonce) =>
+    underLeases(rollout, rest, run, held.set(id, nonce)),
+  )
+}
+
 const leaseSeconds = 30
 
 /** Holds a short lease and renews it, so that it expires soon if this process dies. */
-async function underLease(
+export async function underLease<T>(
   session: Session,
   path: string,
-  run: (path: string, nonce: Record<string, string>) => Promise<void>,
-): Promise<void> {
+  run: (path: string, nonce: Record<string, string>) => Promise<T>,
+): Promise<T> {
   const body = { ttl: leaseSeconds, description: 'berth' }
   const lease = await request<Lease>(session, 'POST', `${path}/lease`, body)
   const nonce = { 'fly-machine-lease-nonce': lease.data.nonce }
@@ -81,16 +97,11 @@ async function underLease(
     (leaseSeconds / 3) * 1000,
   )
   try {
-    await run(path, nonce)
+    return await run(path, nonce)
   } finally {
     clearInterval(renewal)
     await request(session, 'DELETE', `${path}/lease`, undefined, nonce).catch(() => undefined)
   }
-}
-
-/** True when a caller stopped the machine or its program finished, not when it failed. */
-function isStoppedOnPurpose({ state, failure }: Machine): boolean {
-  return ['stopped', 'suspended', 'created'].includes(state) && !failure
 }
 
 /** Waits until the machine is started and its checks pass; without checks its program must stay up for a moment. */
@@ -166,7 +177,7 @@ function exitSinceStart({ events = [] }: Machine): ExitEvent | undefined {
 
 const logLineCount = 10
 
-/** Adds the last log lines of the machine to an error, because they often show the cause. */
+/** Adds the last log lines of the current version of the machine to an error, because they often show the cause. */
 export async function withLastLogLines<T>(
   { session, app }: Pick<Rollout, 'session' | 'app'>,
   id: string,
@@ -189,9 +200,27 @@ async function readLastLogLines(session: Session, app: string, id: string): Prom
   const path = `${machinePath(app, id)}/logs?lines=${logLineCount}`
   const said: string[] = []
   try {
-    for await (const { message } of readEvents<LogLine>(session, { method: 'GET', path })) said.push(message)
+    const events = await request<MachineEvent[]>(session, 'GET', `${machinePath(app, id)}/events?limit=${maxEvents}`)
+    const since = endOfPreviousVersion(events)
+    for await (const { timestamp, message } of readEvents<LogLine>(session, { method: 'GET', path }))
+      if (Date.parse(timestamp) >= since) said.push(message)
   } catch {
     return []
   }
   return said
+}
+
+const maxEvents = 50 // the most that the platform returns
+
+/**
+ * Returns the time from which the log is that of the current version: when the program of the previous one exited for the
+ * last update or, if it was not running, the time of the update. `events` are newest first.
+ */
+export function endOfPreviousVersion(events: MachineEvent[]): number {
+  const update = events.findIndex(({ type }) => type === 'update')
+  if (update < 0) return 0
+  const exits = events.slice(0, update).flatMap(({ request }) => request?.exit_event ?? [])
+  const replaced = exits.at(-1)
+  const exitedAt = replaced?.requested_stop ? Date.parse(replaced.exited_at) : 0
+  return Math.max(exitedAt, events[update]!.timestamp)
 }

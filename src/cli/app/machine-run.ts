@@ -16,7 +16,7 @@ import {
   waitUntilSettled,
 } from './machine-find.ts'
 import { minUpMs, type Rollout, withLastLogLines } from './machine-roll.ts'
-import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
+import { type AppOptions, appName, imageForms, type MachineCli, withAppOption } from './option.ts'
 
 export interface ConfigOptions {
   env?: string[]
@@ -29,6 +29,7 @@ export interface ConfigOptions {
   vmCpuKind?: string
   entrypoint?: string
   restart?: string
+  schedule?: string
   rm?: true
 }
 
@@ -45,11 +46,14 @@ export function addMachineRun(machines: Command, cli: MachineCli): void {
     .description('create a machine and start it')
     .option('-d, --detach', 'do not wait until it is started')
     .action((image: string, words: string[], options: RunOptions) => runMachine(cli, image, words, options, true))
+    .addHelpText('after', `\n${imageForms}`)
   addExamples(
     run,
     'berth machine run nginx -a web --port 80:80/tcp:http',
     'berth machine run busybox -a web --rm --restart no -- sh -c "echo hello"',
     'berth machine run postgres:17 -a db --volume data:/var/lib/postgresql --env POSTGRES_PASSWORD=secret',
+    'berth machine run registry.example.com/report -a web --schedule daily --restart no',
+    'berth machine run oci:/srv/images/web:1.2 -a web',
   )
   const create = withRunOptions(machines.command('create'))
     .description('create a machine without starting it')
@@ -85,7 +89,7 @@ function requireSuccess(machine: Machine): Machine {
 
 function withRunOptions(command: Command): Command {
   return withConfigOptions(withAppOption(command))
-    .argument('<image>', 'such as nginx, ghcr.io/acme/web:1.2 or registry.example.com/web@sha256:…')
+    .argument('<image>', 'such as nginx, ghcr.io/acme/web:1.2, registry.example.com/web@sha256:… or oci:/srv/web')
     .argument('[command...]', 'the command to run instead of that of the image; write -- before it')
     .option('--name <name>', 'its name, unique in the app; generated when omitted')
     .option('-r, --region <code>', 'the region')
@@ -96,6 +100,7 @@ function withRunOptions(command: Command): Command {
 /** Adds the options that describe the configuration of a machine. */
 export function withConfigOptions(command: Command): Command {
   const policies = ['no', 'on-failure', 'always']
+  const intervals = ['hourly', 'daily', 'weekly', 'monthly', 'never']
   return command
     .option('-e, --env <NAME=value>', 'an environment variable; may be given several times', collect)
     .option(
@@ -110,6 +115,7 @@ export function withConfigOptions(command: Command): Command {
     .option('--vm-cpus <count>', 'number of CPUs', parseWholeNumber)
     .addOption(new Option('--vm-cpu-kind <kind>', 'the kind of CPUs').choices(['shared', 'performance']))
     .addOption(new Option('--restart <policy>', 'when to restart its program').choices(policies))
+    .addOption(new Option('--schedule <interval>', 'start it this often while it is stopped').choices(intervals))
 }
 
 /** Returns only the settings that were given as options. */
@@ -126,6 +132,7 @@ export function readConfig(options: ConfigOptions, words: string[]): Partial<Mac
     ...(options.port && { services: parseServices(options.port) }),
     ...(options.volume && { mounts: options.volume.map(parseMount) }),
     ...(options.restart && { restart: { policy: options.restart } }),
+    ...(options.schedule && { schedule: options.schedule === 'never' ? undefined : options.schedule }),
     ...(options.rm && { auto_destroy: true }),
     ...(Object.keys(init).length > 0 && { init }),
   }

@@ -18,6 +18,7 @@ import {
   waitForState,
 } from './machine-find.ts'
 import { addMachineLogs } from './machine-log.ts'
+import { addMachineProcess } from './machine-process.ts'
 import { addMachineRun } from './machine-run.ts'
 import { type AppOptions, appName, type MachineCli, withAppOption } from './option.ts'
 
@@ -51,6 +52,7 @@ export function addMachineCommands(program: Command, cli: MachineCli): void {
   addMachineChange(machines, cli)
   addRoutingCommands(machines, cli)
   addMachineExec(machines, cli)
+  addMachineProcess(machines, cli)
   addMachineLogs(machines, cli)
 }
 

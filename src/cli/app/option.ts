@@ -11,6 +11,11 @@ export interface MachineCli extends ProgressCli {
   setExitCode(code: number): void
 }
 
+/** Help text of commands that take an image. */
+export const imageForms = `An image is named as in a registry (nginx, ghcr.io/acme/web:1.2, registry.example.com/web@sha256:…). With the root
+token it may also be on the host of the platform: oci:/dir or oci:/dir:tag (an OCI image layout), or tar:/file (saved
+with "docker save", an OCI archive, or a tar of a root file system).`
+
 export interface AppOptions {
   app?: string
 }

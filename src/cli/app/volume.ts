@@ -14,6 +14,12 @@ interface CreateOptions extends AppOptions {
   snapshotRetention?: number
 }
 
+interface ForkOptions extends AppOptions {
+  name?: string
+  region?: string
+  size?: number
+}
+
 export function addVolumeCommands(program: Command, cli: Cli): void {
   const volumes = program
     .command('volumes')
@@ -22,6 +28,7 @@ export function addVolumeCommands(program: Command, cli: Cli): void {
     .description('persistent disks for the machines of an app')
   addExamples(volumes, 'berth volumes create data --size 10 -a web', 'berth volumes list -a web')
   addCreate(volumes, cli)
+  addFork(volumes, cli)
 
   const list = withAppOption(volumes.command('list').alias('ls'))
     .description('list the volumes of an app')
@@ -62,6 +69,17 @@ function addCreate(volumes: Command, cli: Cli): void {
   addExamples(create, 'berth volumes create data --size 10 -a web')
 }
 
+function addFork(volumes: Command, cli: Cli): void {
+  const fork = withAppOption(volumes.command('fork'))
+    .description('create a volume with a copy of the data of another one')
+    .argument('<id>', 'the id of the volume to copy')
+    .option('-n, --name <name>', 'the name that mounts refer to; defaults to that of the original')
+    .option('-r, --region <code>', 'the region')
+    .option('-s, --size <gb>', 'its size in GB; defaults to that of the original', parseWholeNumber)
+    .action((id: string, options: ForkOptions) => forkVolume(cli, id, options))
+  addExamples(fork, 'berth volumes fork vol_4x9k2m5t7q1w8z3r -a web --name copy')
+}
+
 function addSnapshots(volumes: Command, cli: Cli): void {
   const snapshots = volumes.command('snapshots').alias('snapshot').description('snapshots of a volume')
   addExamples(snapshots, 'berth volumes snapshots list vol_4x9k2m5t7q1w8z3r -a web')
@@ -91,6 +109,16 @@ async function createVolume(cli: Cli, name: string, options: CreateOptions): Pro
   })
   const size = `${volume.size_gb} GB`
   printResult(cli.terminal(), volume, () => `Created volume ${volume.id} (${sanitize(volume.name)}, ${size}).`)
+}
+
+async function forkVolume(cli: Cli, id: string, options: ForkOptions): Promise<void> {
+  const session = cli.session()
+  const name = options.name ?? (await request<Volume>(session, 'GET', volumePath(id, options))).name
+  const { region, size } = options
+  const body = { name, source_volume_id: id, region, size_gb: size }
+  const volume = await request<Volume>(session, 'POST', `${appPath(options)}/volumes`, body)
+  const copied = `Volume ${volume.id} (${sanitize(volume.name)}) is created with a copy of ${sanitize(id)}`
+  printResult(cli.terminal(), volume, () => `${copied}; "berth volumes show" shows its state.`)
 }
 
 async function listVolumes(cli: Cli, options: AppOptions): Promise<void> {

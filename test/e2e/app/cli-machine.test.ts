@@ -1,13 +1,13 @@
 // The commands for machines, volumes, secrets, addresses and certificates.
 import { spawn } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end } from '../../support/berth.ts'
 import { type Result, runCli } from '../../support/cli.ts'
 import { destroy } from '../../support/client.ts'
-import { busyboxImage } from '../../support/image.ts'
+import { busyboxImage, descriptorOf, makeImage } from '../../support/image.ts'
 import { pushImage, type Registry, startRegistry } from '../../support/registry.ts'
 import { until } from '../../support/until.ts'
 
@@ -102,6 +102,40 @@ describe('a machine', () => {
     await machine('destroy', id, '--force', '--yes')
   }, 120_000)
 
+  test('runs images that are files of the host, which only the root token may name', async () => {
+    const made = makeImage(busyboxImage({ Cmd: ['sh', '-c', script] }))
+    mkdirSync(`${directory}/layout/blobs/sha256`, { recursive: true })
+    for (const { digest, content } of [made.manifest, made.config, ...made.layers])
+      writeFileSync(`${directory}/layout/blobs/${digest.replace(':', '/')}`, content)
+    const named = { ...descriptorOf(made.manifest), annotations: { 'org.opencontainers.image.ref.name': '1.2' } }
+    writeFileSync(`${directory}/layout/index.json`, JSON.stringify({ schemaVersion: 2, manifests: [named] }))
+    writeFileSync(`${directory}/layout/oci-layout`, '{"imageLayoutVersion":"1.0.0"}')
+    writeFileSync(`${directory}/root.tar`, made.layers[0]!.tar)
+    const { id } = await json('machine', 'run', `oci:${directory}/layout:1.2`)
+    await until(async () => (await machine('logs', id)).includes(`hello from ${id}`))
+    const { id: other } = await json('machine', 'run', `tar:${directory}/root.tar`, '--', '/bin/sh', '-c', script)
+    await until(async () => (await machine('logs', other)).includes(`hello from ${other}`))
+    await machine('destroy', id, other, '--force', '--yes')
+    const { token } = await json('tokens', 'create', '--kind', 'org')
+    const tenant = { environment: { ...berth.environment, BERTH_TOKEN: token } }
+    const refused = await runCli(tenant, ['machine', 'run', `tar:${directory}/root.tar`, '-a', 'shop'])
+    expect([refused.code, refused.err]).toEqual([1, expect.stringContaining('takes the root token')])
+  }, 120_000)
+
+  test('shows its processes, receives signals and is started by a schedule', async () => {
+    const { id } = await json('machine', 'run', image, '--restart', 'no', '--schedule', 'daily')
+    expect((await json('machine', 'status', id)).config.schedule).toBe('daily')
+    expect(await machine('ps', id)).toMatch(/^PID +MEMORY +AGE +LISTENS ON +COMMAND\n\d+ +\d.*\bsh /)
+    expect((await json('machine', 'ps', id))[0]).toMatchObject({ pid: expect.any(Number), listen_sockets: [] })
+    await machine('update', id, '--schedule', 'never')
+    expect((await json('machine', 'status', id)).config).not.toHaveProperty('schedule')
+    expect(await machine('signal', id, 'SIGTERM')).toBe(`Sent SIGTERM to machine ${id}.\n`)
+    await machine('wait', id, '--state', 'stopped')
+    const refused = await run('machine', 'signal', id, 'SIGNONE')
+    expect(refused.code).toBe(1)
+    await machine('destroy', id, '--yes')
+  }, 120_000)
+
   test('whose program exits at once is reported with its last output', async () => {
     const script = 'echo no settings >&2; exit 3'
     for (const options of [
@@ -172,6 +206,13 @@ describe('the resources of an app', () => {
     await said('volumes', 'snapshots', 'create', volume)
     await until(async () => (await json('volumes', 'snapshots', 'list', volume))[0]?.status === 'created')
     expect((await run('volumes', 'destroy', volume, '--yes')).code).toBe(1)
+    const fork = await json('volumes', 'fork', volume, '--name', 'copy')
+    await until(async () => (await json('volumes', 'show', fork.id)).state === 'created')
+    expect(await said('volumes', 'show', fork.id)).toMatch(/^name +copy$/m)
+    const { id: reader } = await json('machine', 'run', image, '--volume', `${fork.id}:/data`)
+    expect(await inside(reader, 'cat', '/data/file')).toBe('kept\n')
+    await machine('destroy', reader, '--force', '--yes')
+    await said('volumes', 'destroy', fork.id, '--yes')
     await machine('destroy', id, '--force', '--yes')
     const { id: other } = await json('machine', 'run', image, '--volume', `${volume}:/data`)
     expect(await inside(other, 'cat', '/data/file')).toBe('kept\n')

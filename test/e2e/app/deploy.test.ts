@@ -180,6 +180,92 @@ test('scaling and new secrets cause no failed request', async () => {
   }
 }, 120_000)
 
+test('a canary that fails leaves the other machines as they are', async () => {
+  write({ version: 'bad', path: '/missing', deploy: 'strategy = "canary"\n  max_unavailable = 2' })
+  const failed = await run('deploy', '--wait-timeout', '10')
+  expect([failed.code, failed.err]).toEqual([1, expect.stringContaining('did not pass within 10 s')])
+  const lines = failed.err.slice(failed.err.indexOf('Last log lines of machine'))
+  expect(lines).toContain('serving bad')
+  expect(lines).not.toContain('serving three')
+  expect((await machines()).map(({ config }) => config.env!.VERSION).sort()).toEqual(['bad', 'three'])
+  write({ version: 'four', deploy: 'strategy = "canary"\n  max_unavailable = 2' })
+  expect(await json('deploy')).toMatchObject({ created: [], updated: [expect.any(String), expect.any(String)] })
+  expect((await machines()).map(({ config }) => config.env!.VERSION)).toEqual(['four', 'four'])
+}, 120_000)
+
+test('bluegreen replaces machines by new ones without a failed request, or not at all', async () => {
+  const before = (await machines()).map(({ id }) => id)
+  write({ version: 'bad', path: '/missing', deploy: 'strategy = "bluegreen"' })
+  const failed = await run('deploy', '--wait-timeout', '10')
+  expect([failed.code, failed.err]).toEqual([1, expect.stringContaining('did not pass within 10 s')])
+  expect((await machines()).map(({ id }) => id)).toEqual(before)
+  write({ version: 'five', deploy: 'strategy = "bluegreen"' })
+  // Left by a deployment that was interrupted.
+  await said('machine', 'clone', before[0]!, '--name', 'left')
+  const left = (await machines()).at(-1)!
+  await said('machine', 'update', left.id, '--metadata', 'berth_bluegreen=new')
+  const stop = startTraffic('shop')
+  const { created, updated, destroyed } = await json('deploy')
+  const { failures, bodies } = await stop()
+  expect(failures).toEqual([])
+  expect(bodies).toEqual(['five', 'four'])
+  expect([updated, destroyed]).toEqual([[], before])
+  const after = await machines()
+  expect(after.map(({ id }) => id)).toEqual(created)
+  expect(after[0]!.config.metadata).not.toHaveProperty('berth_bluegreen')
+}, 180_000)
+
+test('releases are listed, and machines go back to the configuration of an earlier one', async () => {
+  const [newest, ...older] = await json('releases', 'list')
+  expect(newest).toMatchObject({ status: 'complete', deploymentStrategy: 'BLUEGREEN', imageRef: image })
+  expect(older[0]).toMatchObject({ status: 'failed', version: newest.version - 1 })
+  expect(await said('releases', 'list')).toMatch(new RegExp(`^${newest.version} +complete +\\S+ +bluegreen +root`, 'm'))
+  const ids = (await machines()).map(({ id }) => id)
+  expect(await said('releases', 'show', `${newest.version}`)).toMatch(new RegExp(`^machines +${ids.join(', ')}$`, 'm'))
+  write({ version: 'six', deploy: 'strategy = "immediate"' })
+  await said('deploy')
+  const back = await json('releases', 'rollback')
+  expect(back).toMatchObject({ app: 'shop', restored: newest.version, release: newest.version + 2, updated: ids })
+  expect((await machines()).map(({ config }) => config.env!.VERSION)).toEqual(['five', 'five'])
+  expect((await json('releases', 'show', `${back.release}`)).machines).toEqual(ids)
+  const refused = await run('releases', 'rollback', `${newest.version - 1}`)
+  expect([refused.code, refused.err]).toEqual([1, expect.stringContaining('is failed; choose a complete one')])
+}, 120_000)
+
+test('all started machines of an app can be restarted without a failed request', async () => {
+  const stop = startTraffic('shop')
+  expect(await said('apps', 'restart', 'shop')).toBe('Restarted 2 machines of app shop.\n')
+  expect((await stop()).failures).toEqual([])
+}, 120_000)
+
+test('an app that serves plain TCP gets an own address, which is shown', async () => {
+  writeFileSync(
+    `${directory}/berth.toml`,
+    `app = "echo"
+image = "${image}"
+[env]
+  VERSION = "x"
+[[services]]
+  internal_port = 8080
+  [[services.ports]]
+    port = 7777`,
+  )
+  const { out, err } = await run('deploy', '--ha', 'false')
+  const [, ip = ''] = /^App echo has the address (127\.[\d.]+)\.$/m.exec(err) ?? []
+  expect(out).toBe(`Deployed release 1 of app echo: created 1 machine.\nAddress: tcp://${ip}:7777\n`)
+  expect(await said('apps', 'show', 'echo')).toMatch(new RegExp(`^address +tcp://${ip}:7777$`, 'm'))
+  await until(async () => (await fetch(`http://${ip}:7777/`).catch(() => undefined))?.status === 200)
+  await said('ips', 'release', ip)
+  await said('ips', 'allocate-v4', '--shared')
+  const again = await run('deploy')
+  expect(again.err).toContain('need an own address, which app echo does not have; run "berth ips allocate-v4 -a echo"')
+  expect(again.out).toBe('Deployed release 2 of app echo: updated 1 machine.\n')
+  expect(await said('apps', 'show', 'echo')).toMatch(
+    /^address +plain TCP and UDP ports need an own address; "berth ips/m,
+  )
+  rmSync(`${directory}/berth.toml`)
+}, 120_000)
+
 test('process groups have their own commands and keep their volumes', async () => {
   const more = `
 [processes]
@@ -259,6 +345,7 @@ test('an image is enough without a file', async () => {
   await until(async () => (await ask('plain')).body === 'x\n')
   const none = await run('deploy', '-a', 'empty')
   expect([none.code, none.err]).toEqual([2, expect.stringContaining('name the image with --image')])
+  expect((await run('apps', 'show', 'empty')).code).toBe(1)
   const failing = await run('deploy', '-a', 'failing', '--image', `${registry.host}/absent`)
   expect([failing.code, failing.err]).toEqual([1, expect.stringContaining('is destroyed, not started')])
 }, 120_000)
