@@ -17,7 +17,10 @@ import { applyMessage, bytesOf, type Followed, follow } from './exec-socket.ts'
 /** The operations of a channel, by the value of `op`. */
 const controlOperations: Record<string, ControlOperation> = { exec: runExec, ...fileOperations }
 
-/** This client loses messages sent right at the start of an operation; without a channel it opens a socket for each. */
+/**
+ * This client reads a channel from two goroutines, which take messages from each other, so that most of its operations
+ * hang. Without a channel it opens a socket for each. See docs/adr/0012-no-control-channel-for-go.md.
+ */
 const clientsWithoutChannel = /^sprites-go-sdk\//
 
 export const controlSockets: SocketRoute[] = [

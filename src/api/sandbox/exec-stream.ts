@@ -23,6 +23,7 @@ export async function streamSession(
   const queue = new FrameQueue()
   const wake = new Signal()
   const drained = new Signal()
+  const delivered = Promise.withResolvers<void>()
   const detach = session.attach({
     backlogBytes: () => queue.bytes,
     output(stream, data) {
@@ -32,11 +33,13 @@ export async function streamSession(
     ended: () => wake.notify(),
     drained: () => drained.notify(),
     drop: () => out.destroy(),
+    delivered: delivered.promise,
   })
   disconnected.addEventListener('abort', () => {
     detach()
     session.stop(15)
     wake.notify()
+    delivered.resolve()
   })
   if (input) feed(session, input, drained).catch(() => undefined) // reading the body fails when the client disconnects
   out.socket?.setNoDelay(true)
@@ -50,6 +53,7 @@ export async function streamSession(
     session.balance()
   }
   if (!disconnected.aborted) await write(out, exitFrame(session.exitCode!))
+  delivered.resolve()
 }
 
 async function feed(session: ExecSession, input: Readable, drained: Signal): Promise<void> {

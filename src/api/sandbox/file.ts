@@ -124,7 +124,10 @@ export const fileRoutes: Route[] = [
       ...place,
       mode: Type.Optional(Type.String({ description: 'Octal; by default unchanged, or `0644` for a new file.' })),
       mkdirParents: Type.Optional(
-        Type.String({ description: 'Missing directories are created unless this is `false`.' }),
+        Type.String({
+          description:
+            'Missing directories are created unless this is `false`. With `false`, a file named `.keep` is still created in a new directory, whose parent must exist; this is how clients create a single directory.',
+        }),
       ),
       mkdir: Type.Optional(Type.String({ description: 'Alias of `mkdirParents`.' })),
       asRoot: AsRoot,

@@ -4,6 +4,7 @@ import { request } from '../client.ts'
 import { addExamples } from '../command.ts'
 import { collect, parseWholeNumber } from '../option.ts'
 import { block, type Cell, confirm, formatTime, printResult, sanitize } from '../output.ts'
+import { addBaseImageCommand } from './base-image.ts'
 import { addCheckpointCommands } from './checkpoint.ts'
 import { addConsoleCommands } from './console.ts'
 import { addExecCommand } from './exec.ts'
@@ -44,6 +45,7 @@ export function addSandboxCommands(program: Command, cli: SandboxCli): void {
     'berth sandbox checkpoint demo -m "before the upgrade"',
   )
   addCreate(sandbox, cli)
+  addBaseImageCommand(sandbox, cli)
   addListCommand(sandbox, cli)
   addShow(sandbox, cli)
   addUrl(sandbox, cli)

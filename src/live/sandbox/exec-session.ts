@@ -13,6 +13,8 @@ export interface ExecReader {
   drained(): void
   /** The reader is too far behind others and gets no more output. */
   drop(): void
+  /** For readers that send with delays: resolves when the client has been sent everything, or has disconnected. */
+  delivered?: Promise<void>
 }
 
 export interface SessionFacts {
@@ -71,6 +73,7 @@ export class ExecSession {
   readonly #rate = new OutputRate()
   readonly #process: BoxSession
   readonly #resolveEnded: (code: number) => void
+  #delivered: Promise<unknown> = Promise.resolve()
   #paused = false
   #hasBeenRead = false
 
@@ -154,6 +157,7 @@ export class ExecSession {
   #end(code: number): void {
     this.exitCode = code
     for (const reader of this.#readers) reader.ended(code)
+    this.#delivered = Promise.all([...this.#readers].map((reader) => reader.delivered))
     this.#readers.clear()
     this.#resolveEnded(code)
   }
@@ -213,12 +217,18 @@ export class ExecSession {
   }
 
   /** Resolves with the exit code, or with undefined when the command has not ended in time. */
-  async endWithin(ms: number): Promise<number | undefined> {
-    const { promise, resolve } = Promise.withResolvers<undefined>()
-    const timer = setTimeout(() => resolve(undefined), ms)
-    const code = await Promise.race([this.ended, promise])
-    clearTimeout(timer)
-    return code
+  endWithin(ms: number): Promise<number | undefined> {
+    return within(ms, this.ended)
+  }
+
+  /** After the end: resolves when the readers have sent everything to their clients. */
+  get delivered(): Promise<unknown> {
+    return this.#delivered
+  }
+
+  /** The same, or when the time is over. */
+  async deliverWithin(ms: number): Promise<void> {
+    await within(ms, this.#delivered)
   }
 
   get isActive(): boolean {
@@ -228,4 +238,10 @@ export class ExecSession {
   get bytesPerSecond(): number {
     return this.#rate.bytesPerSecond
   }
+}
+
+async function within<T>(ms: number, result: Promise<T>): Promise<T | undefined> {
+  const { promise, resolve } = Promise.withResolvers<undefined>()
+  const timer = setTimeout(() => resolve(undefined), ms)
+  return Promise.race([result, promise]).finally(() => clearTimeout(timer))
 }

@@ -49,6 +49,9 @@ const closeGraceMs = 3_000
 /** The end of a killed command is only delayed by a client that does not read; it is not waited for longer than this. */
 export const killedMs = 2_000
 
+/** The time in which a client that reads receives the last output and the exit code of its command. */
+const deliverMs = 2_000
+
 interface Entry {
   session: ExecSession
   kind: SessionKind
@@ -57,6 +60,8 @@ interface Entry {
 export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): ExecSessions {
   const running = new Map<string, Entry>()
   const kept = new Map<string, ExecSession>()
+  /** Piped sessions that run, or whose clients have not been sent everything yet. */
+  const unsent = new Set<ExecSession>()
   /** Oldest first. */
   const endedKeys = new Set<string>()
   let closing = false
@@ -101,6 +106,10 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
       const session = startSession(boxes, sandbox, request, { id, kind, onEnd: end })
       void session.ended.then(() => session.release())
       running.set(key, { session, kind })
+      if (kind === 'piped') {
+        unsent.add(session)
+        void session.ended.then(() => session.delivered).then(() => unsent.delete(session))
+      }
       return session
     },
 
@@ -128,6 +137,7 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
       }
       for (const session of ending) session.stop(1, closeGraceMs)
       await Promise.all(ending.map((session) => session.endWithin(closeGraceMs + killedMs)))
+      await Promise.all([...unsent].map((session) => session.deliverWithin(deliverMs)))
     },
   }
 }

@@ -1,3 +1,4 @@
+import { posix } from 'node:path'
 import type { Readable } from 'node:stream'
 import type { BoxHelper } from '../../drivers/box/driver.ts'
 import { badRequest } from '../../model/errors.ts'
@@ -102,7 +103,7 @@ export async function writeFile(
   const sandbox = await getSandbox(ctx, name, 'write')
   const path = absolutePath(place)
   const mode = options.mode === undefined ? '' : String(parseMode(options.mode))
-  const { helper, end } = await startFileWork(ctx, sandbox, 'write', path, mode, options.mkdirParents ? '1' : '')
+  const { helper, end } = await startFileWork(ctx, sandbox, 'write', path, mode, directoriesToCreate(path, options))
   const idle = setTimeout(() => body.destroy(new Error('upload timed out')), idleSeconds * 1000)
   // The helper removes an incomplete file and reports that.
   helper.sendBody(body, () => idle.refresh()).catch(() => helper.input.destroy())
@@ -113,6 +114,15 @@ export async function writeFile(
     clearTimeout(idle)
     end()
   }
+}
+
+/**
+ * Clients without a call for `mkdir` write a placeholder and delete it. `mkdirParents=false` then means what `mkdir`
+ * without `-p` does, so the directory of the placeholder is created, and its parents are not.
+ */
+function directoriesToCreate(path: string, { mkdirParents }: { mkdirParents: boolean }): 'all' | 'last' | 'none' {
+  if (mkdirParents) return 'all'
+  return posix.basename(path) === '.keep' ? 'last' : 'none'
 }
 
 export interface FileListing {

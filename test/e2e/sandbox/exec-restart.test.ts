@@ -148,17 +148,28 @@ describe('when the control plane is killed', () => {
   })
 })
 
-test('when the control plane is stopped, sessions run on and commands of plain requests can save their work', async () => {
+test('when the control plane is stopped, sessions run on and commands of plain requests end in order', async () => {
   const client = await sh('echo before; read x; exit 6', '&tty=true')
   await until(() => client.output().includes('before'))
-  const script = `trap "touch /tmp/saved; exit 5" HUP; echo ready; sleep ${seconds(5)} & wait`
-  const reply = await fetch(at(`?cmd=sh&cmd=-c&cmd=${encodeURIComponent(script)}`), {
-    method: 'POST',
-    headers: { authorization: `Bearer ${berth.token}` },
-  })
+  const post = (script: string) =>
+    fetch(at(`?cmd=sh&cmd=-c&cmd=${encodeURIComponent(script)}`), {
+      method: 'POST',
+      headers: { authorization: `Bearer ${berth.token}` },
+    })
+  const saving = await post(`trap "touch /tmp/saved; echo saved; exit 5" HUP; echo ready; sleep ${seconds(5)} & wait`)
   await until(() => processesWith(`sleep\0${seconds(5)}`).length === 1)
-  await end(berth.children.at(-1)!, 'SIGTERM')
-  await reply.text().catch(() => '')
+  // This one ends long before all of its output is sent.
+  const long = (await post('trap "" HUP; head -c 900000 /dev/zero; exit 6')).body!.values()
+  const first = (await long.next()).value!
+  const [frames, rest] = await Promise.all([
+    saving.arrayBuffer(),
+    remaining(long),
+    end(berth.children.at(-1)!, 'SIGTERM'),
+  ])
+  expect(Buffer.from(frames).toString('latin1')).toBe('\x01ready\n\x01saved\n\x03\x05')
+  const sent = Buffer.concat([first, ...rest])
+  expect(sent.length).toBeGreaterThan(900_000)
+  expect(sent.subarray(-2)).toEqual(Buffer.from([3, 6]))
   expect(processesWith(seconds(5))).toEqual([])
   await berth.up()
   expect(await (await sh('test -e /tmp/saved')).exit()).toBe(0)
@@ -166,6 +177,12 @@ test('when the control plane is stopped, sessions run on and commands of plain r
   again.socket.send(Buffer.from('\n'))
   expect(await again.exit()).toBe(6)
 })
+
+async function remaining(pieces: AsyncIterable<Uint8Array>): Promise<Uint8Array[]> {
+  const all: Uint8Array[] = []
+  for await (const piece of pieces) all.push(piece)
+  return all
+}
 
 describe('sessions end and leave nothing', () => {
   const start = async (nth: number, name = 'box') => {

@@ -197,6 +197,19 @@ describe('writing', () => {
     }
   })
 
+  test('creates a single directory for a placeholder, without its parents', async () => {
+    const place = (path: string) => write(path, '', { mkdirParents: 'false' })
+    expect(await place('new/.keep')).toMatchObject({ status: 201, body: { path: at('new/.keep'), size: 0 } })
+    expect(await remove('new/.keep')).toMatchObject({ status: 200 })
+    expect(readdirSync(at('new'))).toEqual([])
+    expect(await place('new/.keep')).toMatchObject({ status: 201 })
+    expect(await place('a/b/.keep')).toMatchObject({ status: 404, body: { code: 'ENOENT' } })
+    expect(await place('other/keep')).toMatchObject({ status: 404, body: { code: 'ENOENT' } })
+    writeFileSync(at('file'), '')
+    expect(await place('file/.keep')).toMatchObject({ status: 400, body: { code: 'ENOTDIR' } })
+    expect(readdirSync(directory).sort()).toEqual(['file', 'new'])
+  })
+
   test('writes to the target of a link', async () => {
     await write('real/file', 'old')
     await post('rename', { source: 'real/file', dest: 'real/target' })

@@ -61,14 +61,15 @@ sub send_file {
 # The content comes in pieces, each preceded by its length, and an empty one at the end. Without that the upload was aborted,
 # and the file stays as it was.
 sub receive_file {
-  my ($named, $mode, $parents) = @_;
+  my ($named, $mode, $directories) = @_;
   $SIG{PIPE} = 'IGNORE';
   my $path = resolve_links($named);
   my $old = stat_at(at_working_directory, $path, no_follow);
   fail($named) if !$old && $! != $errno{ENOENT};
   refuse($errno{EISDIR}, $named) if $old && is_directory($old);
   refuse($errno{EINVAL}, $named, 'it is not a regular file') if $old && !is_file($old);
-  make_directories(directory_of($path)) if !$old && $parents;
+  make_directories(directory_of($path)) if !$old && $directories eq 'all';
+  make_directory(directory_of($path)) if !$old && $directories eq 'last';
   my ($out, $temporary) = open_to_write($path, $old) or fail($named);
   my $size = receive($out);
   my $why = $! + 0;
@@ -136,6 +137,11 @@ sub make_directories {
   my $at = '';
   for my $name (grep { $_ ne '' } split m{/}, $path) {
     $at .= "/$name";
-    mkdir $at, 0755 or $! == $errno{EEXIST} or fail($at);
+    make_directory($at);
   }
+}
+
+sub make_directory {
+  my ($path) = @_;
+  mkdir $path, 0755 or $! == $errno{EEXIST} or fail($path);
 }
