@@ -1,4 +1,5 @@
 import { execFile, spawn, spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import {
   chmodSync,
   copyFileSync,
@@ -223,6 +224,12 @@ describe('scripts/setup.sh', () => {
     utimesSync(`${directory}/package-lock.json`, 1, 1)
     writeFileSync(`${directory}/node_modules/.package-lock.json`, '{}')
     symlinkSync('/bin/true', `${directory}/node_modules/.bin/node`)
+    writeProgram(`${bin}/python3`, 'exit 0') // has the modules for virtual environments
+    for (const part of ['test/clients', '.cache/clients']) mkdirSync(`${directory}/${part}`, { recursive: true })
+    for (const file of ['package-lock.json', 'requirements.txt'])
+      writeFileSync(`${directory}/test/clients/${file}`, file)
+    const generators = createHash('sha256').update('package-lock.jsonrequirements.txt').digest('hex')
+    writeFileSync(`${directory}/.cache/clients/installed`, `${generators}  -\n`)
     for (const tool of ['sh', 'dirname', 'cat', 'find', 'sha256sum', 'id', 'echo', 'rm', 'uname', 'flock', 'touch']) {
       symlinkSync(findCommand(tool)!, `${bin}/${tool}`)
     }

@@ -56,7 +56,12 @@ test('keeps the last description of a cluster until the cluster is removed', asy
   expect(await repository.findDescription(id)).toBeUndefined()
   await repository.describeCluster(id, { drillQuery: null, pinned: [label] })
   await repository.describeCluster(id, { drillQuery: 'select 1', pinned: [] })
-  expect(await repository.findDescription(id)).toEqual({ drillQuery: 'select 1', retentionDays: null, pinned: [] })
+  expect(await repository.findDescription(id)).toEqual({
+    drillQuery: 'select 1',
+    retentionDays: null,
+    maintenanceWindow: null,
+    pinned: [],
+  })
   expect(readdirSync(`${root}/${id}`)).toEqual(['cluster.json'])
   await repository.removeCluster(id)
   expect(await repository.findDescription(id)).toBeUndefined()
