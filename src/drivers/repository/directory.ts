@@ -41,7 +41,7 @@ import { findCut, findStepBack } from './wal-cut.ts'
 import { findAltered, findIntactTail, type SegmentSequence } from './wal-intact.ts'
 import { type ArchiveFiles, endRecorder, findEnd, findSeals, trimSeals } from './wal-record.ts'
 import { segmentSealer } from './wal-seal.ts'
-import { isIntact, listSealed } from './wal-sealed.ts'
+import { isIntact, listSealed, sealedReader } from './wal-sealed.ts'
 
 export function directoryRepository(root: string): Repository {
   const paths = repositoryPaths(root)
@@ -81,7 +81,10 @@ export function directoryRepository(root: string): Repository {
       return { end: from, newestCommit: undefined, ...tail, damage }
     },
     findHole: async (id, epoch, timeline, range) => findHole(await list(id, epoch), timeline, range),
-    findCut: (id, epoch, timeline, time, range) => findCut(reader(id, epoch, timeline), timeline, time, range),
+    findCut: async (id, epoch, timeline, time, range) => {
+      const read = sealedReader(filesOf(id, epoch), timeline, reader(id, epoch, timeline))
+      return findCut(read, timeline, time, range)
+    },
     findStepBack: (id, epoch, timeline, range) => findStepBack(reader(id, epoch, timeline), range),
     recordEnd: (id, epoch, end) => recorder.recordEnd(filesOf(id, epoch), end),
     findRecordedEnd: async (id, epoch) => findEnd(filesOf(id, epoch)),

@@ -1,8 +1,10 @@
 // Compares archived files with their recorded digests.
+import { createHash } from 'node:crypto'
 import { lstat } from 'node:fs/promises'
 import { historyName, lastLsn, segmentName, segmentNumber } from '../../model/postgres/wal.ts'
 import { type Mark, readMarks } from './digest.ts'
-import type { SealedFiles, WalRange } from './driver.ts'
+import { type SealedFiles, WalFileError, type WalRange } from './driver.ts'
+import type { ReadSegment } from './wal-cut.ts'
 import { type ArchiveFiles, findSeals } from './wal-record.ts'
 
 export function listSealed(files: ArchiveFiles, timeline: number, range: WalRange, limit: number): SealedFiles {
@@ -18,6 +20,21 @@ export function listSealed(files: ArchiveFiles, timeline: number, range: WalRang
   // The segments cannot be replayed without the history of their timeline.
   if (found.length > 0) found.unshift(...sealed(historyName(timeline)))
   return { directory: files.directory, files: found }
+}
+
+/**
+ * Reads segments and compares them with their digests. A segment of a sibling cluster has intact records too, and their
+ * times would decide about commits that it does not have.
+ */
+export function sealedReader(files: ArchiveFiles, timeline: number, read: ReadSegment): ReadSegment {
+  const seals = findSeals(files).files
+  return async (number) => {
+    const name = segmentName(timeline, number)
+    const bytes = await read(number)
+    const seal = seals.get(name)
+    if (!seal || createHash('sha256').update(bytes).digest('hex') === seal.sha256) return bytes
+    throw new WalFileError('damaged', name, `WAL file ${name} of ${files.clusterId} differs from its recorded digest`)
+  }
 }
 
 /** First looks whether all of them are there, which costs less than reading. */

@@ -46,6 +46,24 @@ function flip(file: string, offset: number): void {
 
 const small = [commit(1_000n), filler(500), filler(20_000), commit(2_000n), filler(300)]
 
+test('the position of a time is not looked for in a segment of a sibling, whose later times would end the search', async () => {
+  const second = 1_000_000n
+  const logWith = (offset: bigint) => {
+    const middle = [20n, 40n, 60n, 80n].map((seconds) => commit(offset + seconds * second))
+    const head = [commit(second), filler(17_000_000)]
+    return writeLog(segmentStart(first), [...head, ...middle, filler(20_000_000), commit(100n * second)])
+  }
+  const [own, sibling] = [logWith(-18n * second), logWith(1_000n * second)]
+  await store(own.segments)
+  while ((await repository.sealSegments(id, epoch, 1, own.end)).count > 0);
+  const target = 90n * second
+  const find = () => repository.findCut(id, epoch, 1, target, { from, to: own.end })
+  const right = await find()
+  expect(right).toBe(own.ends[5])
+  writeFileSync(`${archive()}/${name(1)}`, sibling.segments[1]!)
+  await expect(find()).rejects.toThrow(`WAL file ${name(1)} of ${id} differs from its recorded digest`)
+})
+
 describe('the end of a log', () => {
   test('is that of its last record if it reaches the recorded end, also beyond it', async () => {
     const { segments, ends } = writeLog(segmentStart(first), small)
