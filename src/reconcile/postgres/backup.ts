@@ -38,7 +38,8 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
   async queued(backup, world) {
     const { db } = world
     const cluster = await loadCluster(db, backup.clusterId)
-    if (cluster?.state !== 'ready') return advance('failed', `the cluster is ${cluster?.state ?? 'gone'}`)
+    // A worker may have died after it started the job, so the job is removed whenever the backup fails.
+    if (cluster?.state !== 'ready') return abandon(backup, world, `the cluster is ${cluster?.state ?? 'gone'}`)
     if ((labelTime(backup.label) ?? 0n) > nowMicros()) return wait(0.2, 'waiting for the time in its label')
     if (isNew(backup) && (await isClusterBeingCreated(db)))
       return wait(0.5, 'waiting for clusters that are being created')
@@ -46,7 +47,7 @@ export const backupSteps: Steps<typeof backupStates, Backup> = {
     const archive = await findCurrentArchive(db, cluster.id)
     if (!archive) return wait(1, 'waiting for the archive')
     const noSpace = await findLackOfSpace(cluster, world)
-    if (noSpace) return advance('failed', noSpace)
+    if (noSpace) return abandon(backup, world, noSpace)
     const isThrottled = await mustThrottle(cluster, world)
     await world.backups.startBackup(cluster.id, backup.label, {
       ...dataSpec(cluster),

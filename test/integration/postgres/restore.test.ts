@@ -696,6 +696,17 @@ describe('backups', () => {
     expect((await list())[0]).toMatchObject({ status: 'failed', failure: platform.fake.backupProblem })
   })
 
+  test('one whose worker died right after it started the job leaves no job when its cluster is deleted', async () => {
+    await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
+    const [queued] = await list()
+    expect(queued.status).toBe('queued')
+    platform.fake.staged.set(source, queued.id)
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    await settle()
+    expect(await platform.sql('select state from backup where label = $1', [queued.id])).toEqual([{ state: 'failed' }])
+    expect(platform.fake.staged.has(source)).toBe(false)
+  })
+
   test('a running one fails only without progress, and verification is progress', async () => {
     await platform.call('POST', `/v1/postgres/${source}/backups`, { body: { type: 'full' } })
     await platform.sql(`delete from work where kind <> 'backup'`)
