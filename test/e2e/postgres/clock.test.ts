@@ -146,6 +146,11 @@ test('a slow clock keeps its window', async () => {
   const stop = clock.slowDown()
   try {
     const first = await insert('first')
+    // The clock is slowed down in steps back of about 25 ms, within which the second could be stamped before the first.
+    await until(async () => {
+      const { rows } = await client.query('select clock_timestamp() as at')
+      return rows[0].at.getTime() > first.getTime() + 200
+    })
     const second = await insert('second')
     await untilCovered(id, second)
     expect(await restored(id, first)).toEqual(['first'])
