@@ -73,7 +73,7 @@ describe.runIf(isRoot)('with a storage pool', () => {
   afterAll(async () => {
     await registry?.close()
     await destroy(berth)
-    expect(loopsOfHome(berth.home)).toEqual([])
+    await until(() => loopsOfHome(berth.home).length === 0)
   })
 
   test('everything is there after the move', async () => {

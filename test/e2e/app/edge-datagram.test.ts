@@ -102,7 +102,7 @@ test('deploying a UDP service to an app with only a shared address warns that UD
   await berth.ok('POST', '/v1/apps', { app_name: 'sharing', org_slug: 'personal' })
   await berth.ok('POST', '/v1/apps/sharing/ip_assignments', { type: 'shared_v4' })
   const hint =
-    'warning: UDP needs a dedicated address, which app sharing does not have; run "berth ips allocate-v4 -a sharing"'
+    'warning: UDP and plain TCP ports need an own address, which app sharing does not have; run "berth ips allocate-v4 -a sharing"'
   expect((await deploy('sharing', '--ha', 'false')).err).toContain(hint)
   expect((await deploy('sharing')).err).toContain(hint)
   await berth.ok('POST', '/v1/apps/sharing/ip_assignments', { type: 'v4' })
