@@ -1,3 +1,4 @@
+import { inspect } from 'node:util'
 import type { FastifyInstance } from 'fastify'
 import pino from 'pino'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
@@ -92,16 +93,17 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       throw new Error(`still work to do after ${turns} turns`)
     },
 
-    /** Runs steps until every row is in this state. Work on clusters and machines never ends, so `work` cannot be used. */
-    async workUntil(table: 'backup' | 'cluster' | 'machine' | 'volume', state: string, turns = 100) {
-      for (let i = 0; i < turns; i++) {
+    /**
+     * Runs steps until every row is in this state. Work on clusters and machines never ends, so `work` cannot be used. Some
+     * steps wait for a time, such as that in the label of a backup, so the limit is one of time.
+     */
+    async workUntil(table: 'backup' | 'cluster' | 'machine' | 'volume', state: string) {
+      for (const deadline = Date.now() + 45_000; Date.now() < deadline; ) {
         if ((await platform.sql(`select 1 from ${table} where state <> $1`, [state])).length === 0) return
         await database.db.query(`update work set run_at = now() - random() * interval '1 s', leased_until = null`)
         await platform.turn()
       }
-      throw new Error(
-        `not ${state} after ${turns} turns: ${JSON.stringify(await platform.sql(`select * from ${table}`))}`,
-      )
+      throw new Error(`not ${state} in time: ${inspect(await platform.sql(`select * from ${table}`))}`)
     },
 
     /** Empties the database and sets it up as at the first start. */
