@@ -56,11 +56,6 @@ interface WorkerParts {
 async function runWorker(file: string, index: number): Promise<void> {
   const settings = readEdgeSettings(file)
   const log = openEdgeLog(settings)
-  process.on('uncaughtException', (err) => {
-    // The error may concern one request only; those of others finish here while another worker starts.
-    log.error({ err }, 'unhandled error; another worker takes over')
-    reportToParent({ failed: true })
-  })
   const names = await openNameServer(settings, log)
   const certificate = readCertificate(settings)
   dropPrivileges(settings)
@@ -79,6 +74,12 @@ async function runWorker(file: string, index: number): Promise<void> {
   })
   followParent(parts, server, datagrams)
   await Promise.race([feed.filled, new Promise((resolve) => setTimeout(resolve, routesTimeoutMs))])
+  // Errors before this end the process, which is then started again.
+  process.on('uncaughtException', (err) => {
+    // The error may concern one request only; those of others finish here while another worker starts.
+    log.error({ err }, 'unhandled error; another worker takes over')
+    reportToParent({ failed: true })
+  })
   reportToParent({ ready: true })
 }
 
