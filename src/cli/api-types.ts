@@ -229,6 +229,7 @@ export interface LogLine {
   stream: 'stdout' | 'stderr' | 'platform'
   instance: string
   region: string
+  container?: string
 }
 
 export interface Machine {
@@ -283,6 +284,13 @@ export interface Machine {
   last_exit?: Record<string, unknown>
   next_restart_at?: string
   warnings?: string[]
+  containers?: {
+    name: string
+    state: 'pending' | 'starting' | 'running' | 'restarting' | 'stopping' | 'stopped'
+    health?: 'healthy' | 'unhealthy'
+    exit_code?: number
+    restart_count: number
+  }[]
   app_name?: string
 }
 
@@ -301,6 +309,7 @@ export interface MachineProcess {
   rtime: number
   command: string
   directory: string
+  container?: string
   cpu: number
   rss: number
   listen_sockets: {

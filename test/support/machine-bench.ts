@@ -92,6 +92,7 @@ export async function openMachineBench(ability?: BoxAbility, directory = tempora
       files: [],
       limits: { memoryMb: 256, cpus: 2, pids: 200 },
       mounts: [],
+      containers: [],
       restart: { policy: 'no', maxRetries: 0 },
       stop: { signal: 'SIGTERM', timeoutMs: 5000 },
       keepsRoot: false,

@@ -37,8 +37,15 @@ export const machineExecRoutes: Route[] = [
         cmd: Type.Optional(
           Type.String({ maxLength: maxLineLength, description: 'The command as one string, for older clients.' }),
         ),
-        container: Type.Optional(Type.String({ description: 'Not supported: a machine has no containers.' })),
-        machine: Type.Optional(Type.Boolean({ description: 'Has no effect.' })),
+        container: Type.Optional(
+          Type.String({
+            description: 'The container to run it in; when omitted the one called `app`, or the first.',
+            examples: ['web'],
+          }),
+        ),
+        machine: Type.Optional(
+          Type.Boolean({ description: 'Not possible in a machine with containers, which has no other filesystem.' }),
+        ),
         stdin: Type.Optional(Type.String({ description: 'The standard input of the command.' })),
         timeout: Type.Optional(
           Type.Integer({
@@ -68,7 +75,7 @@ export const machineExecRoutes: Route[] = [
     wrongTypeStatus: 400,
     run: async ({ ctx, params, body }) => {
       await requireMachineWriter(ctx, params.app_name, params.machine_id) // before the command is parsed
-      if (body.container) throw badRequest('container is not supported: a machine runs one program')
+      if (body.container && body.machine) throw badRequest('container and machine exclude each other')
       const words = wordsOf(body)
       if (!words) throw badRequest('cmd has a quote that is not closed')
       const [program, ...args] = words
@@ -78,6 +85,8 @@ export const machineExecRoutes: Route[] = [
         argv: [program, ...args],
         stdin: body.stdin ?? '',
         timeoutSeconds: body.timeout || defaultExecSeconds,
+        ...(body.container && { container: body.container }),
+        ...(body.machine && { outsideContainers: true }),
       })
       return {
         exit_code: result.exitCode,
@@ -104,11 +113,12 @@ export const machineExecRoutes: Route[] = [
     response: Type.Array(
       Type.Object(
         {
-          pid: Type.Integer({ description: 'The process id inside the machine.' }),
+          pid: Type.Integer({ description: 'The process id inside the machine or its container.' }),
           stime: Type.Number({ description: 'Milliseconds of CPU time in the kernel.' }),
           rtime: Type.Number({ description: 'Milliseconds since it was started.' }),
           command: Type.String(),
           directory: Type.String(),
+          container: Type.Optional(Type.String({ examples: ['web'] })),
           cpu: Type.Number(),
           rss: Type.Number({ description: 'Bytes in memory.' }),
           listen_sockets: Type.Array(Type.Object({ proto: Type.String(), address: Type.String() })),

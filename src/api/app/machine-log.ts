@@ -26,12 +26,14 @@ const LogLineView = Type.Object(
     stream: Type.Enum(['stdout', 'stderr', 'platform']),
     instance: Type.String({ description: 'The machine that wrote the line.' }),
     region: Type.String(),
+    container: Type.Optional(Type.String({ description: 'The container that wrote the line.', examples: ['web'] })),
   },
   { title: 'LogLine' },
 )
 
-function logView({ at, text, stream, machineId, region }: AppLogLine) {
-  return { timestamp: new Date(at).toISOString(), message: text, stream, instance: machineId, region }
+function logView({ at, text, stream, machineId, region, container }: AppLogLine) {
+  const place = { instance: machineId, region, ...(container !== undefined && { container }) }
+  return { timestamp: new Date(at).toISOString(), message: text, stream, ...place }
 }
 
 function answer(source: LogSource) {

@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
-import type { ExitEvent, MachineDetails, MachineEvent } from '../../model/app/machine.ts'
+import { type ContainerState, containerPhases } from '../../model/app/container/config.ts'
+import type { ExitEvent, MachineDetails, MachineEvent, MachineState } from '../../model/app/machine.ts'
 import { machineStates } from '../../model/app/machine.ts'
 import type { MachineConfig } from '../../model/app/machine-config.ts'
 import { readImage } from '../../model/app/machine-config-check.ts'
@@ -92,6 +93,20 @@ export const MachineView = Type.Object(
           'What is wrong although it runs, such as a service whose `internal_port` nothing listens on. Absent until its program was looked at, which takes some seconds after a start.',
       }),
     ),
+    containers: Type.Optional(
+      Type.Array(
+        Type.Object({
+          name: Type.String({ examples: ['web'] }),
+          state: Type.Enum(containerPhases),
+          health: Type.Optional(
+            Type.Enum(['healthy', 'unhealthy'], { description: 'Absent until its health checks have decided.' }),
+          ),
+          exit_code: Type.Optional(Type.Integer({ description: 'Of its last exit since the machine was started.' })),
+          restart_count: Type.Integer(),
+        }),
+        { description: 'Absent in a machine that runs one program.' },
+      ),
+    ),
     app_name: Type.Optional(Type.String()),
   },
   { title: 'Machine' },
@@ -123,6 +138,7 @@ export function machineView(settings: PlatformSettings, machine: MachineDetails,
     cordoned: machine.cordoned,
     ...(machine.failure !== null && { failure: machine.failure }),
     ...programView(machine),
+    ...(machine.config.containers && { containers: containersView(machine) }),
     ...(!options.summary && {
       config: configView(machine),
       incomplete_config: null,
@@ -134,6 +150,16 @@ export function machineView(settings: PlatformSettings, machine: MachineDetails,
     ...(options.includeLease &&
       lease && { lease: { description: lease.description, expires_at: lease.expiresAt, owner: lease.owner } }),
   }
+}
+
+const statesWithContainers: MachineState[] = ['starting', 'started', 'stopping', 'suspending', 'suspended']
+
+/** The states are recorded a moment after the start. */
+function containersView({ config, containers, state }: MachineDetails): ContainerState[] {
+  const isRunning = statesWithContainers.includes(state)
+  if (isRunning && containers) return containers
+  const each = isRunning ? 'pending' : 'stopped'
+  return (config.containers ?? []).map(({ name }) => ({ name, state: each, restart_count: 0 }))
 }
 
 /** A restart that is due has probably happened: exits are recorded, and restarts are not. */

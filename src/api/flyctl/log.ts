@@ -77,13 +77,15 @@ function platformMessage(text: string): string {
   return text.replace(/^exited with code (\d+)$/, 'Main child exited normally with code: $1')
 }
 
-function entryView({ at, text, stream, machineId, region }: AppLogLine) {
+function entryView({ at, text, stream, machineId, region, container }: AppLogLine) {
+  // Only the exit of the machine ends a release command.
+  const message = stream === 'platform' && container === undefined ? platformMessage(text) : text
   return {
     id: `${machineId}-${nanosOf(at)}`,
     type: 'log',
     attributes: {
       timestamp: new Date(at).toISOString(),
-      message: stream === 'platform' ? platformMessage(text) : text,
+      message: container === undefined ? message : `${container}: ${message}`,
       level: 'info',
       instance: machineId,
       region,

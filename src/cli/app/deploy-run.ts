@@ -6,6 +6,7 @@ import type { Progress } from '../progress.ts'
 import { findAddresses, needOwnAddress, offerPorts, ownAddressCommand } from './address.ts'
 import type { GroupConfig } from './deploy-config.ts'
 import { replaceMachines, requireReplaceable } from './deploy-replace.ts'
+import { withImage } from './machine-config.ts'
 import { createMachine, destroyMachine, type MachineTarget, resolveVolumes } from './machine-copy.ts'
 import {
   describeExit,
@@ -166,7 +167,7 @@ export function makePlan(deployment: Deployment, machines: Machine[], image: str
       const metadata = { ...machine.config.metadata, ...metadataOf(group) }
       const given = known.get(group)
       const config = given ? applyFileConfig(machine.config, given) : addVariables(machine.config, deployment.env)
-      return { machine, config: { ...config, image, metadata } }
+      return { machine, config: withImage({ ...config, metadata }, image) }
     })
   const missing = [...known]
     .filter(([group]) => !changes.some(({ machine }) => groupOf(machine) === group))

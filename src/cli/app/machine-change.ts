@@ -2,6 +2,7 @@ import type { Command } from 'commander'
 import { addExamples } from '../command.ts'
 import { printResult, sanitize } from '../output.ts'
 import { startProgress } from '../progress.ts'
+import { withImage } from './machine-config.ts'
 import { copyMachine } from './machine-copy.ts'
 import { getMachine, type MachineConfig, waitForState } from './machine-find.ts'
 import { rollOut } from './machine-roll.ts'
@@ -58,15 +59,15 @@ export function changedConfig(
   image: string | undefined,
 ): MachineConfig {
   const { guest: guestBefore, ...rest } = before
-  return {
+  const changed = {
     ...rest,
     ...change,
     ...(change.env && { env: { ...before.env, ...change.env } }),
     ...(change.metadata && { metadata: { ...before.metadata, ...change.metadata } }),
     ...(change.init && { init: { ...before.init, ...change.init } }),
     ...(size !== undefined ? { size } : { guest: { ...keepGuest(guestBefore, guest), ...guest } }),
-    ...(image !== undefined && { image }),
   }
+  return image === undefined ? changed : withImage(changed, image)
 }
 
 /** Drops the previous memory when the number of CPUs changes, because it may not be valid with the new number. */

@@ -92,3 +92,19 @@ test('an update keeps the settings that are not given', () => {
   expect(changedConfig(before, { guest: { cpus: 8 } }, undefined).guest).toEqual({ cpu_kind: 'shared', cpus: 8 })
   expect(changedConfig(before, { size: 'a100' }, undefined)).not.toHaveProperty('guest')
 })
+
+test('a new image of a machine with containers is that of its main container', () => {
+  const containers = [
+    { name: 'web', image: 'nginx' },
+    { name: 'db', image: 'redis' },
+  ]
+  expect(changedConfig({ image: 'nginx', containers }, {}, 'caddy')).toMatchObject({
+    image: 'caddy',
+    containers: [{ name: 'web', image: 'caddy' }, containers[1]],
+  })
+  const named = [containers[0]!, { name: 'app', image: 'redis' }]
+  expect(changedConfig({ image: 'redis', containers: named }, {}, 'caddy').containers).toEqual([
+    containers[0],
+    { name: 'app', image: 'caddy' },
+  ])
+})

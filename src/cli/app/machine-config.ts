@@ -65,3 +65,11 @@ export function parseMount(text: string): NonNullable<MachineConfig['mounts']>[n
   const [, volume, path] = match as unknown as [string, string, string]
   return volume.startsWith('vol_') ? { volume, path } : { name: volume, path }
 }
+
+/** With containers, the image is that of the one called `app`, or else of the first. */
+export function withImage(config: Omit<MachineConfig, 'image'>, image: string): MachineConfig {
+  const main = config.containers?.find(({ name }) => name === 'app') ?? config.containers?.[0]
+  if (!config.containers || !main) return { ...config, image }
+  const containers = config.containers.map((container) => (container === main ? { ...container, image } : container))
+  return { ...config, image, containers }
+}

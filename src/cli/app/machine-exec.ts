@@ -8,6 +8,7 @@ import { type AppOptions, appName, type MachineCli, withAppOption } from './opti
 interface ExecOptions extends AppOptions {
   timeout: number
   stdin?: true
+  container?: string
 }
 
 export function addMachineExec(machines: Command, cli: MachineCli): void {
@@ -16,6 +17,7 @@ export function addMachineExec(machines: Command, cli: MachineCli): void {
     .argument('<id>', 'the id of the machine')
     .argument('<command...>', 'the program and its arguments; write -- before them')
     .option('--timeout <seconds>', 'kill the command after this time; at most 300', parseWholeNumber, 30)
+    .option('--container <name>', 'the container to run it in; the one called app, or the first, when omitted')
     .option('--stdin', 'pass standard input to the command; it is read to the end first')
     .action((id: string, words: string[], options: ExecOptions) => runCommand(cli, id, words, options))
   exec.addHelpText('after', '\nThe output is printed when the command has ended, at most 1 MiB of each stream.')
@@ -32,6 +34,7 @@ async function runCommand(cli: MachineCli, id: string, words: string[], options:
   const body = {
     command: words,
     timeout: options.timeout,
+    ...(options.container && { container: options.container }),
     ...(options.stdin && { stdin: await cli.readInput() }),
   }
   const path = `${machinePath(appName(options), id)}/exec`

@@ -15,6 +15,7 @@ export interface MachineConfig {
   auto_destroy?: boolean
   restart?: { policy?: string; max_retries?: number }
   stop_config?: { signal?: string; timeout?: string }
+  containers?: { name: string; image: string }[]
   schedule?: string | undefined
   standbys?: string[]
 }

@@ -51,7 +51,8 @@ async function printLog(cli: Cli, machine: string | undefined, options: LogOptio
   if (count === 0 && !terminal.json) terminal.note('The log is empty.')
 }
 
-function formatLine({ timestamp, instance, region, stream, message }: LogLine): string {
+function formatLine({ timestamp, instance, region, stream, message, container }: LogLine): string {
   const suffix = stream === 'platform' ? ' (platform)' : ''
-  return `${timestamp} ${instance}[${region}]${suffix} ${sanitizeOutput(message)}`
+  const name = container === undefined ? '' : ` ${container}`
+  return `${timestamp} ${instance}[${region}]${name}${suffix} ${sanitizeOutput(message)}`
 }

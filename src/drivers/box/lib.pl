@@ -130,7 +130,7 @@ sub enter_by_request {
   my $filter = $is_isolated ? read_file($request{filter}[0]) // die "no filter\n" : '';
   join_cgroup($_) for @{$request{cgroup}};
   if ($is_isolated) {
-    enter_box($request{service}[0], $request{uid}[0], $request{first}[0]) or return 0;
+    enter_box(box_of(%request)) or return 0;
     limit_bounding_set();
     become(0);
     drop_capabilities();
@@ -172,13 +172,37 @@ sub child_of {
   return ($child // 0) + 0;
 }
 
-# The pid of the first process of a box, or 0: the child of bwrap, which is the child of the supervised process. Before it
-# has executed s6-svscan, its filesystem is not mounted. In a machine the first process stays bwrap, may run as any uid of
-# the box, and has a child once everything is mounted.
+# The child of the supervised process that runs this container, or 0.
+sub container_process {
+  my ($supervised, $container) = @_;
+  for my $pid (split ' ', read_file("/proc/$supervised/task/$supervised/children") // '') {
+    my $environment = read_file("/proc/$pid/environ") // '';
+    return $pid + 0 if index("\0$environment\0", "\0BERTH_CONTAINER=$container\0") >= 0;
+  }
+  return 0;
+}
+
+# What names the first process of a box in a request: the service, the uid, and for machines the name of the process and the
+# container.
+sub box_of {
+  my (%request) = @_;
+  return map { $request{$_} ? $request{$_}[0] : undef } qw(service uid first container);
+}
+
+# The pid of the first process of a box, or 0.
 sub first_process {
-  my ($service, $uid, $name) = @_;
-  $name //= 's6-svscan';
+  my ($service, $uid, $name, $container) = @_;
   my $supervised = supervised_process($service) or return 0;
+  return init_of($supervised, $uid, $name // 's6-svscan') if !defined $container;
+  my $process = container_process($supervised, $container) or return 0;
+  return init_of($process, $uid, $name);
+}
+
+# The child of bwrap, which is the child of this process, or 0. Before it has executed s6-svscan, its filesystem is not
+# mounted. In a machine the first process stays bwrap, may run as any uid of the box, and has a child once everything is
+# mounted.
+sub init_of {
+  my ($supervised, $uid, $name) = @_;
   my $bwrap = child_of($supervised) or return 0;
   my $first = child_of($bwrap) or return 0;
   my $status = read_file("/proc/$first/status") // '';
@@ -193,18 +217,18 @@ sub watch_box {
   my (%request) = @_;
   my $service = $request{service}[0];
   my $is_isolated = $request{way}[0] ne 'none';
-  my $first = $is_isolated ? first_process($service, $request{uid}[0], $request{first}[0]) : supervised_process($service);
+  my $first = $is_isolated ? first_process(box_of(%request)) : supervised_process($service);
   return $first ? attempt('pidfd_open', $first, 0) : -1;
 }
 
 # Joins all namespaces of the first process at once. It is looked up again when its pidfd is open, in case the pid was
 # reused in between.
 sub enter_box {
-  my ($service, $uid, $name) = @_;
-  my $first = first_process($service, $uid, $name) or return 0;
+  my @box = @_;
+  my $first = first_process(@box) or return 0;
   my $pidfd = attempt('pidfd_open', $first, 0);
   return 0 if $pidfd < 0;
-  my $same = first_process($service, $uid, $name) == $first;
+  my $same = first_process(@box) == $first;
   my $flags = 0;
   $flags |= $_ for values %namespace;
   my $entered = $same && attempt('setns', $pidfd, $flags) == 0;

@@ -6,7 +6,7 @@ our %namespace;
 # Reads the config file of a box: lines of a key and a value. Keys that may occur several times become lists.
 sub read_config {
   my ($file) = @_;
-  my %config = (limit => [], layer => []);
+  my %config = (limit => [], layer => [], container => [], depends => []);
   for (split /\n/, read_file($file) // die "no such box: $file\n") {
     my ($key, $value) = split / /, $_, 2;
     if (ref $config{$key}) { push @{$config{$key}}, $value } else { $config{$key} = $value }
@@ -70,8 +70,10 @@ sub mount_at {
 # Mounts the terminals of a box, to be bound at /dev/pts. bwrap would mount them without a limit, and the kernel has a limit
 # for all boxes together.
 sub mount_terminals {
+  my ($max) = @_;
+  $max //= 256;
   mkdir 'pts', 0711;
-  mount_at('devpts', 'pts', 'devpts', 2 | 8, 'newinstance,ptmxmode=0666,mode=620,max=256'); # nosuid, noexec
+  mount_at('devpts', 'pts', 'devpts', 2 | 8, "newinstance,ptmxmode=0666,mode=620,max=$max"); # nosuid, noexec
 }
 
 # The bwrap arguments for /dev.

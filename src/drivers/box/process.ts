@@ -36,13 +36,24 @@ export function findFirstProcess(service: string): number | undefined {
   return findInit(service, 's6-svscan')
 }
 
-/** The first process of a machine, a reaper, whether or not its program runs yet. All others end when it does. */
-export function findReaper(service: string): number | undefined {
-  return findInit(service, 'bwrap')
+/**
+ * The first process of a machine or of one of its containers, a reaper, whether or not its program runs yet. All others
+ * end when it does.
+ */
+export function findReaper(service: string, container?: string): number | undefined {
+  return findInit(service, 'bwrap', container)
 }
 
-function findInit(service: string, name: string): number | undefined {
+/** The child of the supervised process that runs this container. */
+function findContainer(service: string, container: string): number | undefined {
   const supervised = findSupervised(service)
+  if (supervised === undefined) return undefined
+  const children = readProcFile(`/proc/${supervised}/task/${supervised}/children`)?.trim().split(' ') ?? []
+  return children.map(Number).find((pid) => pid > 0 && readEnvironment(pid).includes(`BERTH_CONTAINER=${container}`))
+}
+
+function findInit(service: string, name: string, container?: string): number | undefined {
+  const supervised = container === undefined ? findSupervised(service) : findContainer(service, container)
   const bwrap = supervised && findChild(supervised)
   const first = bwrap && findChild(bwrap)
   if (!first) return undefined
@@ -54,8 +65,8 @@ function findInit(service: string, name: string): number | undefined {
  * The program of a machine, which has pid 2 in its box. Orphans are children of the reaper too and may outlive the
  * program for a moment. Until it executes, the program is still bwrap, so the executables are compared.
  */
-export function findProgram(service: string): { first: number; program: number } | undefined {
-  const first = findReaper(service)
+export function findProgram(service: string, container?: string): { first: number; program: number } | undefined {
+  const first = findReaper(service, container)
   const program = first && findChild(first)
   if (!program || readInnerPid(program) !== 2) return undefined
   const [reaperFile, programFile] = [first, program].map(identifyExecutable)

@@ -15,6 +15,7 @@ my $is_machine = exists $config{program};
 # A sandbox may be made from an image as well. Of the programs of the host it then has only those that supervise services.
 my $has_image = exists $config{tools};
 require($here . $_) for $is_machine ? ('user.pl', '../machine/start.pl') : $has_image ? ('image.pl', '../machine/start.pl') : ();
+require($here . '../machine/container.pl') if @{$config{container}};
 require($here . '../network/private.pl') if $config{'private-link'};
 # Read now, because the user that the box runs as may not be able to.
 my ($stop_script, $wait_script) = map { read_file($here . $_) // die "$here$_: $!\n" } 'stop.sh', 'wait.sh';
@@ -28,6 +29,10 @@ my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace(
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # MS_SLAVE | MS_REC
 enter_reachable($config{directory}) if $is_machine && $is_full;
+if (@{$config{container}}) {
+  finish_network($network) if $network;
+  run_containers($userns, \%config);
+}
 mount_terminals();
 if ($is_machine) {
   my $program = prepare_machine($userns, \%config, $config{layer});

@@ -2,7 +2,7 @@
 import { existsSync, rmSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { defaultPath } from '../../model/app/machine-environment.ts'
-import type { MachineSpec } from '../../model/app/machine-spec.ts'
+import type { ContainerSpec, MachineSpec } from '../../model/app/machine-spec.ts'
 import { machineAddress } from '../../model/network.ts'
 import { readSignal } from '../../model/signal.ts'
 import { ensureFilter, networkConfig, renderConfigLines } from '../box/disk.ts'
@@ -13,7 +13,9 @@ import { ensureDirectory, ensureFile } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { findCommand } from '../host/process.ts'
 import { driverProgram } from '../host/program.ts'
+import { moveToTrash } from '../host/trash.ts'
 import { privateNetworkConfig } from '../network/private.ts'
+import { containerPaths, listContainerDirectories } from './container.ts'
 import { memoryGroup } from './control-group.ts'
 import { MachineStartError } from './driver.ts'
 import { ensureInside } from './inside.ts'
@@ -48,49 +50,106 @@ export function prepareMachine(home: Home, paths: MachinePaths, spec: MachineSpe
   ensureDirectory(changeDirectory(home), { mode: 0o700 })
   for (const stream of ['stdout', 'stderr']) ensureDirectory(`${paths.log}/${stream}`, { mode: 0o700 })
   if (readVersion(paths) !== spec.instanceId) rmSync(paths.exits, { force: true })
-  for (const file of [paths.stopping, paths.failed, paths.restarts]) rmSync(file, { force: true })
+  for (const file of [paths.stopping, paths.failed, paths.restarts, paths.containers]) rmSync(file, { force: true })
+  prepareContainers(home, paths, spec, resources)
   ensureFile(paths.config, renderConfig(home, paths, spec, resources), secret)
   ensureFile(paths.program, renderProgram(home, spec, resources), secret)
-  ensureFile(paths.policy, `${spec.restart.policy} ${spec.restart.maxRetries}\n`, secret)
+  const policy = spec.containers.length > 0 ? 'containers 0' : policyText(spec)
+  ensureFile(paths.policy, `${policy}\n`, secret)
   prepareTraffic(home, paths, spec)
   ensureFile(paths.version, spec.instanceId, secret)
+}
+
+function policyText({ restart }: Pick<MachineSpec, 'restart'>): string {
+  return `${restart.policy} ${restart.maxRetries}`
+}
+
+/** Writes the files of the containers, and discards what other versions of the machine left. */
+function prepareContainers(home: Home, paths: MachinePaths, spec: MachineSpec, resources: HostResources): void {
+  const names = spec.containers.map(({ name }) => name)
+  for (const name of listContainerDirectories(paths))
+    if (!names.includes(name)) moveToTrash(home, containerPaths(paths, name).directory)
+  if (names.length === 0) return
+  moveToTrash(home, `${paths.directory}/layer`)
+  ensureDirectory(`${paths.directory}/container`, { mode: 0o711 })
+  for (const container of spec.containers) {
+    const own = containerPaths(paths, container.name)
+    for (const part of ['', '/root', '/lower']) ensureDirectory(`${own.directory}${part}`, { mode: 0o711 })
+    ensureFile(own.config, renderContainer(home, paths, { ...spec, ...container }, resources), secret)
+    ensureFile(own.program, renderProgram(home, { ...spec, ...container }, resources), secret)
+  }
+}
+
+/** Of all containers of a machine together. */
+const maxTerminals = 256
+
+function renderContainer(
+  home: Home,
+  paths: MachinePaths,
+  spec: MachineSpec & ContainerSpec,
+  resources: HostResources,
+): string {
+  const { directory, program } = containerPaths(paths, spec.name)
+  return renderConfigLines(
+    {
+      ...commonConfig(home, spec, resources),
+      directory,
+      program,
+      inside: '../../api/inside',
+      'shares-network': 'yes',
+      terminals: String(Math.floor(maxTerminals / spec.containers.length)),
+      restart: policyText(spec),
+      'stop-ms': String(spec.stop.timeoutMs),
+      ...(spec.stopsUnhealthy && { 'stops-unhealthy': 'yes' }),
+    },
+    { layer: spec.layers, depends: spec.dependsOn.map(({ name, condition }) => `${name} ${condition}`) },
+  )
 }
 
 function renderConfig(home: Home, paths: MachinePaths, spec: MachineSpec, resources: HostResources): string {
   if (!/^[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}$/.test(spec.hostname))
     throw new MachineStartError(`not a hostname: ${JSON.stringify(spec.hostname)}`)
-  const uid = boxUid(home, spec.slot)
   const network = resources.hasNetwork ? { ...boxNetwork(home, spec.slot), rules: ensureRules(home) } : undefined
-  const memory = memoryGroup(resources.procs)
   return renderConfigLines(
     {
-      way: resources.mode,
-      machine: process.arch,
+      ...commonConfig(home, spec, resources),
       directory: paths.directory,
-      filter: ensureFilter(home),
-      bwrap: findCommand('bwrap') ?? 'bwrap',
       program: paths.program,
-      trash: `${home.path}/trash`,
-      ...(uid !== undefined && { uid: String(uid) }),
-      hostname: spec.hostname,
-      'stop-signal': String(readSignal(spec.stop.signal)),
-      ...(spec.keepsRoot && { 'keeps-root': 'yes' }),
-      ...(resources.rootLimit && { 'root-limit': resources.rootLimit }),
-      ...(resources.rootProject && {
-        'root-project': String(resources.rootProject.id),
-        'quota-mount': resources.rootProject.mountPoint,
-        'project-program': driverProgram('storage/project.pl'),
-      }),
-      ...(memory && { 'memory-group': memory }),
-      groups: resources.procs.map(dirname).map(visibleGroup).join('\t'),
+      changes: changeDirectory(home),
       ...(network && networkConfig(network)),
       ...(network && spec.network && privateNetworkConfig(home, spec.network.number, spec.slot)),
     },
     {
       layer: spec.layers,
+      container: spec.containers.map(({ name }) => name),
       limit: Object.entries(resources.limits).map(([file, value]) => `${file} ${value}`),
     },
   )
+}
+
+/** What a machine and its containers have in common. */
+function commonConfig(home: Home, spec: MachineSpec, resources: HostResources): Record<string, string> {
+  const uid = boxUid(home, spec.slot)
+  const memory = memoryGroup(resources.procs)
+  return {
+    way: resources.mode,
+    machine: process.arch,
+    filter: ensureFilter(home),
+    bwrap: findCommand('bwrap') ?? 'bwrap',
+    trash: `${home.path}/trash`,
+    ...(uid !== undefined && { uid: String(uid) }),
+    hostname: spec.hostname,
+    'stop-signal': String(readSignal(spec.stop.signal)),
+    ...(spec.keepsRoot && { 'keeps-root': 'yes' }),
+    ...(resources.rootLimit && { 'root-limit': resources.rootLimit }),
+    ...(resources.rootProject && {
+      'root-project': String(resources.rootProject.id),
+      'quota-mount': resources.rootProject.mountPoint,
+      'project-program': driverProgram('storage/project.pl'),
+    }),
+    ...(memory && { 'memory-group': memory }),
+    groups: resources.procs.map(dirname).map(visibleGroup).join('\t'),
+  }
 }
 
 /** Maps a group to its path below `/sys/fs/cgroup` in the machine: the root on cgroup v2, one per controller on v1. */

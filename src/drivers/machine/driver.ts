@@ -1,4 +1,5 @@
 import type { ChildProcess } from 'node:child_process'
+import type { ContainerPhase } from '../../model/app/container/config.ts'
 import type { ExecTarget, MachineSpec, MachineTraffic, StopOptions } from '../../model/app/machine-spec.ts'
 import type { BoxCommand, Isolation } from '../box/driver.ts'
 
@@ -19,6 +20,8 @@ export interface MachineExit {
   restarting: boolean
   /** The pause before that. */
   restartSeconds: number
+  /** The container that exited; undefined when the machine did. */
+  container?: string
 }
 
 export type MachineProcess =
@@ -27,7 +30,21 @@ export type MachineProcess =
   | { is: 'down'; exits: MachineExit[] }
   /** The supervisor will restart the program shortly. */
   | { is: 'waiting'; exits: MachineExit[] }
-  | { is: 'up'; pid: number; since: number; frozen: boolean; exits: MachineExit[] }
+  | { is: 'up'; pid: number; since: number; frozen: boolean; exits: MachineExit[]; containers?: ContainerStatus[] }
+
+export interface ContainerStatus {
+  name: string
+  state: ContainerPhase
+  /** Counts its starts since the machine was started. */
+  run: number
+  /** When it was last started, in milliseconds since 1970. */
+  since: number
+  /** Of this run. */
+  health?: 'healthy' | 'unhealthy'
+  /** Of its last exit. */
+  exitCode?: number
+  restarts: number
+}
 
 export interface MachineProcessEntry {
   pid: number
@@ -35,6 +52,8 @@ export interface MachineProcessEntry {
   rtime: number
   command: string
   directory: string
+  /** Undefined in a machine that runs one program. */
+  container?: string
   cpu: number
   rss: number
   listen_sockets: ListenSocket[]
@@ -57,6 +76,8 @@ export interface LogLine {
   at: number
   stream: 'stdout' | 'stderr' | 'platform'
   text: string
+  /** Undefined in a machine that runs one program. */
+  container?: string
 }
 
 /** The machine cannot be started as it is described, so retrying does not help. The message is shown to its owner. */
@@ -77,7 +98,9 @@ export interface MachineDriver {
   onChange(listener: (id: string) => void): () => void
   /** Ends all processes of the machine, frozen ones too, and keeps it down. */
   stopMachine(id: string, how: StopOptions): Promise<void>
-  /** Returns false when no program is running. */
+  /** Reports what the health checks found; ignored unless this run of the container still runs. */
+  reportHealth(id: string, container: string, run: number, health: 'healthy' | 'unhealthy'): void
+  /** Sends it to the programs of all containers. Returns false when no program is running. */
   signalMachine(id: string, signal: string): Promise<boolean>
   /** Returns false on hosts without a cgroup freezer. */
   freezeMachine(id: string): Promise<boolean>

@@ -29,6 +29,10 @@ function boxEntrance({ home, cgroups }: MachineHost, target: ExecTarget): Entran
     isMinimal: false,
     home: workingDirectory(target),
     env: {},
-    machine: { user: target.user, env: target.env },
+    machine: {
+      user: target.user,
+      env: target.env,
+      ...(target.container && { container: target.container }),
+    },
   }
 }

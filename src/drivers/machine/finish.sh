@@ -12,11 +12,12 @@ max_exits=50
 # All processes have ended with their pid namespace, so the run script need not look for leftovers.
 rm -f lived
 cd "$directory" || exit 125
+rm -f containers
 id=${directory##*/}
 
-code=$1 signal=0
+code=$1 signal=0 is_killed=0
 if [ "$1" = 256 ]; then
-  code=$((128 + $2)) signal=$2
+  code=$((128 + $2)) signal=$2 is_killed=1
 elif [ "$1" -gt 128 ] && [ "$1" -le 192 ]; then
   signal=$(($1 - 128))
 fi
@@ -36,6 +37,8 @@ decide() {
   else
     case $restart_policy in
       always) restarting=1 ;;
+      # The supervisor of containers applies their policies. It is started again when it was killed.
+      containers) restarting=$is_killed ;;
       on-failure) [ "$code" != 0 ] && [ "$count" -lt "$max_retries" ] && restarting=1 ;;
     esac
     [ $((uptime - started_at)) -ge $steady_seconds ] && is_steady=1 short=0
@@ -89,17 +92,21 @@ fi
 [ $restarting = 1 ] || : > "$service/down"
 echo "$last" > "$changes/$id"
 
-# Discards the root filesystem by a rename, and deletes it in the background. Without root, files in directories that are
+# Discards the root filesystems by a rename, and deletes them in the background. Without root, files in directories that are
 # not writable can only be deleted after a chmod.
-if [ -d layer ] && ! grep -q '^keeps-root ' box.conf; then
+number=0
+for layer in layer container/*/layer; do
+  [ -d "$layer" ] || continue
+  grep -q '^keeps-root ' "${layer%layer}box.conf" && continue
   [ -d "$trash" ] || mkdir -m 700 "$trash"
-  gone="$trash/$id-$$-$uptime"
-  mv layer "$gone"
+  number=$((number + 1))
+  gone="$trash/$id-$$-$uptime-$number"
+  mv "$layer" "$gone"
   {
     [ -O / ] || chmod -R u+rwX "$gone"
     nice -n 19 find "$gone" -delete
   } < /dev/null > /dev/null 2>&1 &
-fi
+done
 
 [ $restarting = 1 ] || exit 125
 [ $delay = 0 ] && exit 0

@@ -1,6 +1,6 @@
-import { findProgram } from '../box/process.ts'
 import { freeze, isFrozen, thaw } from '../host/cgroup-freezer.ts'
 import { clearDown, markDown } from '../s6/service-directory.ts'
+import { findRunning } from './container.ts'
 import { readFreezer } from './control-group.ts'
 import { type MachineHost, servicePlace } from './host.ts'
 import { machinePaths } from './paths.ts'
@@ -9,7 +9,7 @@ import { machinePaths } from './paths.ts'
 export async function freezeMachine(host: MachineHost, id: string): Promise<boolean> {
   const paths = machinePaths(host.home, id)
   const freezer = readFreezer(paths)
-  if (!findProgram(paths.service)) throw new Error(`suspend the machine ${id}: it is not running`)
+  if (!findRunning(paths)) throw new Error(`suspend the machine ${id}: it is not running`)
   if (freezer === undefined) return false
   // A reboot loses the frozen processes, and the supervisor must not start the program instead.
   markDown(servicePlace(host.home), paths.supervisedName)
@@ -19,7 +19,7 @@ export async function freezeMachine(host: MachineHost, id: string): Promise<bool
 
 export function thawMachine(host: MachineHost, id: string): void {
   const paths = machinePaths(host.home, id)
-  if (!findProgram(paths.service)) throw new Error(`resume the machine ${id}: it is not running`)
+  if (!findRunning(paths)) throw new Error(`resume the machine ${id}: it is not running`)
   const freezer = readFreezer(paths)
   clearDown(servicePlace(host.home), paths.supervisedName)
   if (freezer !== undefined && isFrozen(freezer)) thaw(freezer)

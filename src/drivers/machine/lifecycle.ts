@@ -10,14 +10,15 @@ import type { Home } from '../host/home.ts'
 import { killProcess } from '../host/process-list.ts'
 import { storageQuota } from '../storage/quota.ts'
 import { watchChanges } from './change.ts'
+import { findPrograms, findRunning, readContainers, reportHealth } from './container.ts'
 import { readMemoryGroup } from './control-group.ts'
-import type { MachineDriver } from './driver.ts'
+import type { MachineDriver, MachineProcessEntry } from './driver.ts'
 import { spawnInMachine } from './exec.ts'
 import { freezeMachine, thawMachine } from './freeze.ts'
 import { isolationOf, type MachineHost, type MachineOptions } from './host.ts'
 import { findLog, trimKeptLogs, writePlatformLine } from './kept-log.ts'
 import { followMachineLog, readMachineLog, readMachineLogAfter } from './log.ts'
-import { changeDirectory, machinePaths } from './paths.ts'
+import { changeDirectory, type MachinePaths, machinePaths } from './paths.ts'
 import { inspectProcess } from './process.ts'
 import { listListening, listNamespace } from './process-list.ts'
 import { applyTrafficPolicy, startMachine } from './start.ts'
@@ -87,7 +88,7 @@ function memoryOperations(home: Home): Pick<MachineDriver, 'readMemory' | 'setMe
 
 function runningMemoryGroup(home: Home, id: string): string | undefined {
   const paths = machinePaths(home, id)
-  return findProgram(paths.service) && readMemoryGroup(paths)
+  return findRunning(paths) && readMemoryGroup(paths)
 }
 
 type Readers =
@@ -95,6 +96,7 @@ type Readers =
   | 'inspectMachine'
   | 'onChange'
   | 'signalMachine'
+  | 'reportHealth'
   | 'spawnInMachine'
   | 'listProcesses'
   | 'listListening'
@@ -113,17 +115,17 @@ function machineReaders(host: MachineHost): Pick<MachineDriver, Readers> {
     inspectMachine: (id, instanceId) => inspectProcess(pathsOf(id), instanceId),
     onChange: (listener) => watchChanges(changeDirectory(home), listener),
     async signalMachine(id, signal) {
-      const found = findProgram(pathsOf(id).service)
-      if (found) killProcess(found.program, readSignal(signal))
-      return found !== undefined
+      const found = findPrograms(pathsOf(id))
+      for (const pid of found) killProcess(pid, readSignal(signal))
+      return found.length > 0
     },
+    reportHealth: (id, container, run, health) => reportHealth(pathsOf(id), container, run, health),
     spawnInMachine: (machine, command) => spawnInMachine(host, machine, command),
     async listProcesses(id) {
-      const found = findProgram(pathsOf(id).service)
-      return found ? listNamespace(found.first) : []
+      return listMachineProcesses(pathsOf(id))
     },
     listListening(id) {
-      const found = findProgram(pathsOf(id).service)
+      const found = findRunning(pathsOf(id))
       return found && [...listListening(found.first).values()]
     },
     writeLog: (id, text) => void writePlatformLine(pathsOf(id), text),
@@ -132,4 +134,18 @@ function machineReaders(host: MachineHost): Pick<MachineDriver, Readers> {
     followLog: (id, lines, signal) => followMachineLog(findLog(pathsOf(id)), lines, signal),
     trimKeptLogs: () => trimKeptLogs(home),
   }
+}
+
+/** The pids are those inside, so processes of two containers can have the same. */
+async function listMachineProcesses(paths: MachinePaths): Promise<MachineProcessEntry[]> {
+  const containers = readContainers(paths)
+  if (!containers) {
+    const found = findProgram(paths.service)
+    return found ? listNamespace(found.first) : []
+  }
+  const listed = containers.map(async ({ name }) => {
+    const found = findProgram(paths.service, name)
+    return found ? (await listNamespace(found.first)).map((entry) => ({ ...entry, container: name })) : []
+  })
+  return (await Promise.all(listed)).flat()
 }

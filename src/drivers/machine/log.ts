@@ -5,7 +5,7 @@ import { takeWithTies } from '../../model/app/machine-log.ts'
 import type { LogItem } from '../box/service/driver.ts'
 import { openServiceLog } from '../box/service/log.ts'
 import type { LogLine } from './driver.ts'
-import { platformMark } from './script.ts'
+import { nameMark, platformMark } from './script.ts'
 
 const chunkBytes = 256 * 1024
 /** Catches what the file watcher misses, such as a directory that is created later. */
@@ -106,9 +106,18 @@ function linesOf(items: LogItem[]): LogLine[] {
   return items.flatMap((item) => {
     if (item.is !== 'line') return []
     // A platform message follows on the same line when the program printed text without a line break.
-    const [text, ...messages] = item.text.split(platformMark)
-    const line = { at: item.timeMs, stream: item.stream, text: text! }
-    const ours = messages.map((text) => ({ at: item.timeMs, stream: 'platform' as const, text }))
+    const { container, text: whole } = splitName(item.text)
+    const [text, ...messages] = whole.split(platformMark)
+    const from = { at: item.timeMs, ...(container !== undefined && { container }) }
+    const line = { ...from, stream: item.stream, text: text! }
+    const ours = messages.map((text) => ({ ...from, stream: 'platform' as const, text }))
     return ours.length > 0 && text === '' ? ours : [line, ...ours]
   })
+}
+
+/** The lines of containers begin with their names. */
+function splitName(text: string): { container?: string; text: string } {
+  if (!text.startsWith(nameMark)) return { text }
+  const [, container = '', ...rest] = text.split(nameMark)
+  return { container, text: rest.join(nameMark) }
 }

@@ -15,6 +15,8 @@ export interface MachinePaths {
   policy: string
   /** Exists while the machine is being stopped; holds the signal number. */
   stopping: string
+  /** The states of its containers, while their supervisor runs. */
+  containers: string
   /** The reason why the last start failed. */
   failed: string
   /** One line for each exit of the program. */
@@ -48,6 +50,7 @@ export function machinePaths(home: Pick<Home, 'path' | 'tree' | 'log'>, id: stri
     traffic: `${directory}/traffic.nft`,
     policy: `${directory}/policy`,
     stopping: `${directory}/stopping`,
+    containers: `${directory}/containers`,
     failed: `${directory}/failed`,
     exits: `${directory}/exits`,
     restarts: `${directory}/restarts`,

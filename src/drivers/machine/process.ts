@@ -1,11 +1,11 @@
 // The state of a machine's program, read from the supervisor, the kernel and the record of its exits.
 import { existsSync, readFileSync } from 'node:fs'
-import { findProgram } from '../box/process.ts'
 import { isFrozen } from '../host/cgroup-freezer.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { isSupervised } from '../s6/control.ts'
 import type { ProcessStatus } from '../s6/driver.ts'
 import { parseStatusFile } from '../s6/status.ts'
+import { findRunning, readContainers } from './container.ts'
 import { readFreezer } from './control-group.ts'
 import type { MachineExit, MachineProcess } from './driver.ts'
 import type { MachinePaths } from './paths.ts'
@@ -14,7 +14,8 @@ export function inspectProcess(paths: MachinePaths, instanceId: string): Machine
   const version = readVersion(paths)
   if (version === undefined) return { is: 'absent' }
   if (version !== instanceId) return { is: 'down', exits: [] }
-  const found = findProgram(paths.service)
+  const found = findRunning(paths)
+  const containers = found && readContainers(paths)
   // The finish script records an exit before it writes the `down` file. Reading in the opposite order never misses one.
   const isDown = isMarkedDown(paths)
   const exits = readExits(paths)
@@ -22,7 +23,7 @@ export function inspectProcess(paths: MachinePaths, instanceId: string): Machine
     const since = Number((readServiceStatus(paths)?.since ?? 0n) / 1000n)
     const freezer = readFreezer(paths)
     const frozen = freezer !== undefined && isFrozen(freezer)
-    return { is: 'up', pid: found.program, since, frozen, exits }
+    return { is: 'up', pid: found.program, since, frozen, exits, ...(containers && { containers }) }
   }
   return { is: isDown ? 'down' : 'waiting', exits }
 }
@@ -74,7 +75,9 @@ export function lastExitNumber(paths: MachinePaths): number {
 }
 
 function parseExit(line: string): MachineExit | undefined {
-  const [number, at, exitCode, signal, oom, requested, restarting, restartSeconds] = line.split(' ').map(Number)
+  const words = line.split(' ')
+  const [number, at, exitCode, signal, oom, requested, restarting, restartSeconds] = words.map(Number)
+  const container = words[8]
   if (!number || !at || exitCode === undefined || signal === undefined) return undefined
   return {
     number,
@@ -85,5 +88,6 @@ function parseExit(line: string): MachineExit | undefined {
     requested: requested === 1,
     restarting: restarting === 1,
     restartSeconds: restartSeconds ?? 0,
+    ...(container && { container }),
   }
 }

@@ -10,6 +10,9 @@ import { changeDirectory, type MachinePaths } from './paths.ts'
 /** Precedes text in the log that comes from the platform and not from the program. */
 export const platformMark = '\x1d'
 
+/** Surrounds the name of the container at the start of each line of the log. */
+export const nameMark = '\x1c'
+
 export function renderOutputLog(paths: MachinePaths): string {
   return renderLogger(`${paths.log}/stdout`)
 }

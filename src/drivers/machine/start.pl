@@ -12,7 +12,7 @@ my $mark = "\035"; # precedes text in the log that comes from the platform and n
 sub begin_machine {
   my ($config) = @_;
   my $failed = "$config->{directory}/failed";
-  unlink $failed;
+  unlink $failed, 'containers';
   $| = 1;
   $SIG{__DIE__} = sub {
     my ($reason) = @_;
@@ -24,7 +24,8 @@ sub begin_machine {
   my ($uptime) = split /\./, read_file('/proc/uptime');
   write_file('began', "$uptime\n");
   write_file('oom', oom_kills($config->{'memory-group'}) . "\n");
-  renew_layer($config);
+  # Containers have layers of their own.
+  renew_layer($config) if !@{$config->{container}};
 }
 
 sub oom_kills {
@@ -104,7 +105,7 @@ sub prepare_machine {
       problem => [find_problem($words{argv}[0], $env{PATH})],
     );
   });
-  map_owners($userns, 'api/inside', 'root/.fly');
+  map_owners($userns, $config->{inside} // 'api/inside', 'root/.fly');
   return { %words, %found };
 }
 
@@ -258,7 +259,7 @@ sub run_machine {
   my @groups = grep { -d $_->[1] } map { [split / /, $_, 2] } split /\t/, $config->{groups} // '';
   my $options = memory_file(
     $userns ? ('--userns', fileno $userns) : (),
-    '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup', $config->{address} ? () : '--unshare-net',
+    '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup', $config->{address} || $config->{'shares-network'} ? () : '--unshare-net',
     '--die-with-parent', '--new-session', '--seccomp', fileno $filter,
     '--cap-drop', 'ALL', $uid == 0 ? map { ('--cap-add', "CAP_$_") } capability_names() : (),
     '--hostname', $config->{hostname},
@@ -269,7 +270,8 @@ sub run_machine {
     (map { ('--setenv', split /=/, $_, 2) } @{$program->{env}}),
     '--chdir', $program->{dir}[0],
   );
-  open_output($base + $uid, $base + $gid);
+  open_error_log() if !$config->{'shares-network'};
+  give_output($base + $uid, $base + $gid);
   close_on_exec();
   fcntl($_, 2, 0) for grep { $_ } $userns, $filter, $options; # stay open over exec
   # A shell is the smallest program that hands a signal on: bwrap would die of it. With a signal of its own for a stop.
@@ -309,14 +311,17 @@ sub await_reader {
   }
 }
 
-# Connects standard error to its own logger. Both outputs belong to the program's user, who may reopen them by name. Nobody
-# else may: they could forge lines.
-sub open_output {
-  my ($uid, $gid) = @_;
-  open(STDIN, '<', '/dev/null');
+# Connects standard error to its own logger.
+sub open_error_log {
   -p 'stderr' or system('mkfifo', '-m', '600', 'stderr');
   await_reader('stderr');
   open(STDERR, '+<', 'stderr') or die "stderr: $!\n";
+}
+
+# Both outputs belong to the program's user, who may reopen them by name. Nobody else may: they could forge lines.
+sub give_output {
+  my ($uid, $gid) = @_;
+  open(STDIN, '<', '/dev/null');
   for (\*STDOUT, \*STDERR) {
     chown $uid, $gid, $_ if $> == 0;
     chmod 0600, $_;

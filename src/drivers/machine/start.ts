@@ -3,7 +3,6 @@ import type { MachineSpec, MachineTraffic } from '../../model/app/machine-spec.t
 import { isDiskFull } from '../../model/disk-full.ts'
 import { waitUntil } from '../../model/poll.ts'
 import { readLimits } from '../box/lifecycle.ts'
-import { findProgram } from '../box/process.ts'
 import { ensureFreezer } from '../host/cgroup-freezer.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { findCommand } from '../host/process.ts'
@@ -12,6 +11,7 @@ import type { ServiceSpec } from '../s6/driver.ts'
 import { ensureLoggerService } from '../s6/service-directory.ts'
 import { ensureProject } from '../storage/project.ts'
 import { findProjectMount, hasSubvolumes } from '../storage/quota.ts'
+import { findRunning } from './container.ts'
 import { prepareMachine } from './disk.ts'
 import { MachineStartError } from './driver.ts'
 import { thawMachine } from './freeze.ts'
@@ -30,7 +30,7 @@ export async function startMachine(host: MachineHost, spec: MachineSpec, cancell
   const paths = machinePaths(home, spec.id)
   const ability = await host.able()
   if (ability.mode === 'none') throw new MachineStartError(isolationOf(ability).gap)
-  if (readVersion(paths) === spec.instanceId && findProgram(paths.service)) {
+  if (readVersion(paths) === spec.instanceId && findRunning(paths)) {
     await applyTrafficPolicy(host, spec)
     return thawMachine(host, spec.id)
   }
@@ -101,7 +101,7 @@ async function waitForProgram(
   const paths = machinePaths(host.home, spec.id)
   const isDecided = () =>
     cancelled.aborted ||
-    findProgram(paths.service) !== undefined ||
+    findRunning(paths) !== undefined ||
     existsSync(paths.failed) ||
     lastExitNumber(paths) > exitsBefore
   const inTime = await waitUntil(isDecided, startTimeoutSeconds)

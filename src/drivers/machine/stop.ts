@@ -5,13 +5,13 @@ import { waitUntil } from '../../model/poll.ts'
 import { readSignal } from '../../model/signal.ts'
 import { openForRemoval } from '../box/disk.ts'
 import { removeBoxNetwork } from '../box/network.ts'
-import { findReaper } from '../box/process.ts'
 import { isFrozen, removeFreezer, thaw } from '../host/cgroup-freezer.ts'
 import { findProcess, killProcess } from '../host/process-list.ts'
 import { emptyTrash, moveToTrash } from '../host/trash.ts'
 import { removeUnusedBridges } from '../network/private.ts'
 import { controlService, isSupervised, writeControl } from '../s6/control.ts'
 import { markDown } from '../s6/service-directory.ts'
+import { findReapers } from './container.ts'
 import { readFreezer } from './control-group.ts'
 import { groupName, type MachineHost, servicePlace } from './host.ts'
 import { keepLog } from './kept-log.ts'
@@ -24,20 +24,25 @@ const killTimeoutSeconds = 10
 const killGraceMs = 1_000
 const maxPollMs = 50
 
-export async function stopMachine(host: MachineHost, id: string, { signal, timeoutMs }: StopOptions): Promise<void> {
+export async function stopMachine(
+  host: MachineHost,
+  id: string,
+  { signal, timeoutMs, isSignalRequested }: StopOptions,
+): Promise<void> {
   const paths = machinePaths(host.home, id)
   if (!existsSync(paths.service)) return
-  const first = findReaper(paths.service)
-  writeFileSync(paths.stopping, `${readSignal(signal)}\n`)
+  const reapers = findReapers(paths)
+  writeFileSync(paths.stopping, `${readSignal(signal)}${isSignalRequested ? ' requested' : ''}\n`)
   markDown(servicePlace(host.home), paths.supervisedName)
   writeKillDelay(paths, timeoutMs)
-  killIfFrozen(paths, first)
+  killIfFrozen(paths, reapers)
   if (isSupervised(paths.service)) {
     controlService(paths.service, 'd')
     await waitForExit(paths, timeoutMs)
   }
-  // `first` is the init process of the pid namespace, so it is gone only when all others are.
-  if (first !== undefined && !(await waitUntil(() => findProcess(first) === undefined, killTimeoutSeconds)))
+  // They are the init processes of the pid namespaces, so they are gone only when all others are.
+  const haveEnded = () => reapers.every((pid) => findProcess(pid) === undefined)
+  if (!(await waitUntil(haveEnded, killTimeoutSeconds)))
     throw new Error(`stop the machine ${id}: its processes survive SIGKILL`)
 }
 
@@ -55,10 +60,10 @@ export function writeKillDelay(paths: MachinePaths, timeoutMs: number): void {
 }
 
 /** Kills a frozen machine before thawing it, so that it does not run again just to be stopped. */
-function killIfFrozen(paths: MachinePaths, first: number | undefined): void {
+function killIfFrozen(paths: MachinePaths, reapers: number[]): void {
   const freezer = readFreezer(paths)
   if (freezer === undefined || !isFrozen(freezer)) return
-  if (first !== undefined) killProcess(first, 'SIGKILL')
+  for (const pid of reapers) killProcess(pid, 'SIGKILL')
   thaw(freezer)
 }
 

@@ -5,10 +5,10 @@ import type { MachineTraffic } from '../../model/app/machine-spec.ts'
 import type { OpenPorts } from '../../model/app/network-policy.ts'
 import { platformAddresses } from '../../model/network.ts'
 import { findResolvers } from '../box/network.ts'
-import { findProgram } from '../box/process.ts'
 import { ensureFile } from '../host/atomic-file.ts'
 import type { Home } from '../host/home.ts'
 import { run } from '../host/process.ts'
+import { findRunning } from './container.ts'
 import type { MachinePaths } from './paths.ts'
 import { isBusy } from './process.ts'
 
@@ -24,14 +24,14 @@ export function prepareTraffic(home: Home, paths: MachinePaths, traffic: Machine
 export async function applyTraffic(home: Home, paths: MachinePaths, traffic: MachineTraffic): Promise<boolean> {
   if (!isRestricted(traffic) && !existsSync(paths.traffic)) return true
   ensureFile(paths.traffic, renderTraffic(home, traffic), secret)
-  const first = findProgram(paths.service)?.first
+  const first = findRunning(paths)?.first
   if (first === undefined) return !isBusy(paths)
   const namespace = openSync(`/proc/${first}/ns/net`, 'r')
   try {
     // The pid may have been reused before the file was opened, and the namespace may then be the host's.
-    if (findProgram(paths.service)?.first !== first) return false
+    if (findRunning(paths)?.first !== first) return false
     await run('nsenter', [`--net=/proc/${process.pid}/fd/${namespace}`, 'nft', '-f', paths.traffic])
-    return findProgram(paths.service)?.first === first
+    return findRunning(paths)?.first === first
   } finally {
     closeSync(namespace)
   }

@@ -1,8 +1,11 @@
 import type { ChildProcess } from 'node:child_process'
+import type { MachineProcess } from '../../drivers/machine/driver.ts'
 import { requireWriter } from '../../model/account/caller.ts'
+import { type ContainerPhase, type MachineContainer, mainContainer } from '../../model/app/container/config.ts'
 import type { MachineDetails } from '../../model/app/machine.ts'
-import { type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
-import { BerthError, preconditionFailed } from '../../model/errors.ts'
+import { containerMachine, type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
+import { BerthError, badRequest, preconditionFailed } from '../../model/errors.ts'
+import { waitUntil } from '../../model/poll.ts'
 import { signalName } from '../../model/signal.ts'
 import { getVisibleMachine, readMachineEnvironment, type VisibleMachine } from '../../store/app/machine.ts'
 import { type LiveContext, withDeadline } from '../context.ts'
@@ -12,6 +15,10 @@ export interface CommandRequest {
   argv: [string, ...string[]]
   stdin: string
   timeoutSeconds: number
+  /** The main container when undefined; without meaning in a machine that runs one program. */
+  container?: string
+  /** Refused when the machine has containers. */
+  outsideContainers?: boolean
 }
 
 export interface CommandResult {
@@ -20,6 +27,9 @@ export interface CommandResult {
   stdout: string
   stderr: string
 }
+
+/** A container that is being started runs within a moment. */
+const maxStartSeconds = 5
 
 /** Output beyond this limit is dropped, for each stream. */
 const maxOutputBytes = 1024 * 1024
@@ -52,13 +62,48 @@ export async function runInMachine(
   request: CommandRequest,
 ): Promise<CommandResult> {
   const { machine } = await getStarted(ctx, app, id, 'write')
-  if (ctx.machines.inspectMachine(machine.id, machine.instanceId).is !== 'up') {
+  const container = chooseContainer(machine, request)
+  const isStarting = () => {
+    const process = ctx.machines.inspectMachine(machine.id, machine.instanceId)
+    return process.is === 'up' && stateOf(process, container) === 'starting'
+  }
+  await waitUntil(() => !isStarting(), maxStartSeconds)
+  const process = ctx.machines.inspectMachine(machine.id, machine.instanceId)
+  if (process.is !== 'up') {
     throw preconditionFailed(
       'failed_precondition: the program of the machine has exited; this works once it runs again',
     )
   }
-  const target = await buildExecTarget(ctx, machine)
+  const state = stateOf(process, container)
+  if (container && state !== 'running' && state !== 'stopping')
+    throw preconditionFailed(
+      `failed_precondition: the container ${container.name} is ${state}; this works once it runs`,
+    )
+  const target = await buildExecTarget(ctx, machine, container)
   return collectResult(ctx.machines.spawnInMachine(target, { argv: request.argv }), request)
+}
+
+function stateOf(
+  { containers }: Extract<MachineProcess, { is: 'up' }>,
+  container: MachineContainer | undefined,
+): ContainerPhase | undefined {
+  return containers?.find(({ name }) => name === container?.name)?.state
+}
+
+function chooseContainer(
+  { config }: MachineDetails,
+  { container: name, outsideContainers }: CommandRequest,
+): MachineContainer | undefined {
+  const containers = config.containers ?? []
+  if (outsideContainers && containers.length > 0)
+    throw badRequest(
+      'machine is not possible here: a machine with containers has no other filesystem; name a container',
+    )
+  if (name === undefined) return mainContainer(config)
+  const found = containers.find((container) => container.name === name)
+  if (found) return found
+  const names = containers.map((container) => container.name).join(', ')
+  throw badRequest(`the machine has no container ${name}; it has ${names || 'none'}`)
 }
 
 function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandRequest): Promise<CommandResult> {
@@ -91,12 +136,15 @@ function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandRe
 async function buildExecTarget(
   ctx: Pick<LiveContext, 'db' | 'images' | 'encryptionKey' | 'settings' | 'hasPrivateNetworks'>,
   machine: MachineDetails,
+  container: MachineContainer | undefined,
 ): Promise<ExecTarget> {
-  const image = machine.image && (await ctx.images.findImage(machine.image.digest))
+  const program = container ? containerMachine(machine, container) : machine
+  const image = program.image && (await ctx.images.findImage(program.image.digest))
   if (!image) throw preconditionFailed('failed_precondition: the image of the machine is not on this host')
   const context = await readMachineEnvironment(ctx.db, machine.id, ctx.encryptionKey)
   const { homeNumber } = ctx.settings
-  return execTarget(machine, image, { ...context, homeNumber, hasPrivateNetworks: await ctx.hasPrivateNetworks() })
+  const hasPrivateNetworks = await ctx.hasPrivateNetworks()
+  return execTarget(program, image, { ...context, homeNumber, hasPrivateNetworks }, container)
 }
 
 class BoundedOutput {

@@ -102,9 +102,8 @@ test.each([
     { restart: { policy: 'spot-price' } },
     'config.restart.policy spot-price is not possible here: there are no spot prices',
   ],
-  [{ containers: [{}] }, 'config.containers is not possible here: a machine runs one program'],
   [{ guest: { gpus: 1 } }, 'config.guest.gpus is not possible here: there are no GPUs'],
-  [{ processes: [{}, {}] }, 'config.processes has more than one entry; a machine runs one program'],
+  [{ processes: [{}, {}] }, 'config.processes has more than one entry; run several programs with config.containers'],
   [{ processes: [{ env: { '': '' } }] }, 'config.processes.0.env has an invalid variable name: ""'],
   [
     { services: [{ internal_port: 80, ports: [{}] }] },

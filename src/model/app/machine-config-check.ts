@@ -2,8 +2,10 @@
 // Every error is a 400 that names the field.
 import { BerthError, badRequest } from '../errors.ts'
 import { type ImageReference, parseImageReference } from '../image.ts'
+import { checkRestart, normalizeContainers, refuseProgram } from './container/check.ts'
+import { mainContainer } from './container/config.ts'
 import { machineIdPattern } from './machine.ts'
-import type { MachineConfig } from './machine-config.ts'
+import type { MachineConfig, SentConfig } from './machine-config.ts'
 import { normalizeDns } from './machine-config-dns.ts'
 import { checkEnvironment, checkMetadata } from './machine-config-env.ts'
 import { checkFile, checkMount } from './machine-config-file.ts'
@@ -65,12 +67,19 @@ const storedFields: (keyof MachineConfig)[] = [
 ]
 
 /** The config may contain fields beyond the schema; those are dropped, or rejected if the machine would need them. */
-export function checkConfig(sent: MachineConfig, mayUseHost: boolean): KeptConfig {
+export function checkConfig(sent: SentConfig, mayUseHost: boolean): KeptConfig {
   rejectUnsupported(sent)
-  readImage(sent.image, mayUseHost)
-  const { size, guest, processes, ...rest } = pick(sent, storedFields)
+  const containers = normalizeContainers('config.containers', sent.containers ?? [], mayUseHost)
+  const image = mainContainer({ containers })?.image ?? sent.image
+  if (image === undefined) throw badRequest('config.image is required')
+  readImage(image, mayUseHost)
+  const { size, guest, processes, ...rest } = pick({ ...sent, image }, storedFields)
   const kept: KeptConfig = { ...rest, init: sent.init ?? {}, guest: readGuest(guest, size) }
   if (processes && processes.length > 0) kept.processes = processes
+  if (containers.length > 0) {
+    refuseProgram(kept)
+    kept.containers = containers
+  }
   const persist = (guest as { persist_rootfs?: unknown } | undefined)?.persist_rootfs
   if (persist === 'always' || persist === 'restart') kept.rootfs = { ...kept.rootfs, persist }
   for (const [key, check] of parts) {
@@ -108,11 +117,6 @@ function pick(config: MachineConfig, keys: (keyof MachineConfig)[]): MachineConf
   return Object.fromEntries(
     keys.filter((key) => config[key] !== undefined).map((key) => [key, config[key]]),
   ) as MachineConfig
-}
-
-function checkRestart(field: string, { policy }: NonNullable<MachineConfig['restart']>): void {
-  if (policy === 'spot-price')
-    throw badRequest(`${field}.policy spot-price is not possible here: there are no spot prices`)
 }
 
 function checkInit(field: string, { exec = [], entrypoint = [], cmd = [] }: NonNullable<MachineConfig['init']>): void {

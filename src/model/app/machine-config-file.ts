@@ -1,7 +1,6 @@
 import { badRequest } from '../errors.ts'
-import type { MachineConfig, MachineMount } from './machine-config.ts'
-
-type MachineFile = NonNullable<MachineConfig['files']>[number]
+import type { MachineFile } from './container/program.ts'
+import type { MachineMount } from './machine-config.ts'
 
 export function checkFile(field: string, file: MachineFile): void {
   checkPath(`${field}.guest_path`, file.guest_path)

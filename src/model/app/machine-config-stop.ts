@@ -1,9 +1,7 @@
 import { formatDuration, goDurationMs } from '../duration.ts'
 import { badRequest } from '../errors.ts'
 import { readSignal } from '../signal.ts'
-import type { MachineConfig } from './machine-config.ts'
-
-type StopConfig = NonNullable<MachineConfig['stop_config']>
+import type { StopConfig } from './container/program.ts'
 
 const maxStopMs = 300_000
 

@@ -1,11 +1,10 @@
 import { badRequest } from '../errors.ts'
-import type { MachineConfig } from './machine-config.ts'
+import type { SentConfig } from './machine-config.ts'
 
 type Fields = Record<string, unknown>
 
 /** Where each field is in the config, and the reason or the alternative that the error gives. */
 const unsupported: [path: string, reason: string][] = [
-  ['containers', 'a machine runs one program'],
   ['volumes', 'mount a volume with config.mounts'],
   ['cache_drive', 'mount a volume with config.mounts'],
   ['guest.gpus', 'there are no GPUs'],
@@ -20,20 +19,26 @@ const unsupported: [path: string, reason: string][] = [
 ]
 
 /** Rejects fields that cannot be ignored, because the machine would not be the one that was asked for. */
-export function rejectUnsupported(config: MachineConfig): void {
+export function rejectUnsupported(config: SentConfig): void {
   for (const [path, reason] of unsupported) {
     if (!isEmpty(valueAt(config, path))) throw badRequest(`config.${path} is not possible here: ${reason}`)
   }
   if (config.processes && config.processes.length > 1) {
-    throw badRequest('config.processes has more than one entry; a machine runs one program')
+    throw badRequest('config.processes has more than one entry; run several programs with config.containers')
   }
-  for (const [index, file] of ((config.files ?? []) as Fields[]).entries()) {
+  refuseImageFiles('config', config.files)
+  for (const [index, { files }] of (config.containers ?? []).entries())
+    refuseImageFiles(`config.containers.${index}`, files)
+}
+
+function refuseImageFiles(field: string, files: Fields[] = []): void {
+  for (const [index, file] of files.entries()) {
     if (file.image_config)
-      throw badRequest(`config.files.${index}.image_config is not possible here: give raw_value or secret_name`)
+      throw badRequest(`${field}.files.${index}.image_config is not possible here: give raw_value or secret_name`)
   }
 }
 
-function valueAt(config: MachineConfig, path: string): unknown {
+function valueAt(config: SentConfig, path: string): unknown {
   return path.split('.').reduce<unknown>((value, key) => (value as Fields | null | undefined)?.[key], config)
 }
 

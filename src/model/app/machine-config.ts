@@ -1,12 +1,17 @@
 import { type Static, Type } from 'typebox'
+import { MachineContainer } from './container/config.ts'
+import {
+  Duration,
+  EnvFrom,
+  Header,
+  MachineFile,
+  ProgramSecret,
+  RestartPolicy,
+  StopConfig,
+  Words,
+} from './container/program.ts'
 
 const Text = Type.String()
-const Words = Type.Array(Type.String())
-
-/** A Go duration such as `15s`, or nanoseconds. */
-const Duration = Type.Union([Type.String(), Type.Integer({ minimum: 0 })])
-
-const Header = Type.Object({ name: Text, values: Words })
 
 export const MachineCheck = Type.Object({
   type: Type.Optional(Type.Enum(['tcp', 'http', 'exec'])),
@@ -128,7 +133,9 @@ const DnsOption = Type.Union([
 export type DnsOption = Static<typeof DnsOption>
 
 export const MachineConfig = Type.Object({
-  image: Type.String({ description: '`[host/]repository[:tag|@digest]`.' }),
+  image: Type.Optional(
+    Type.String({ description: '`[host/]repository[:tag|@digest]`; required without `containers`.' }),
+  ),
   env: Type.Optional(Type.Record(Type.String(), Type.String())),
   init: Type.Optional(
     Type.Object({
@@ -171,25 +178,11 @@ export const MachineConfig = Type.Object({
   mounts: Type.Optional(Type.Array(MachineMount, { maxItems: 1 })),
   services: Type.Optional(Type.Array(MachineService)),
   checks: Type.Optional(Type.Record(Type.String(), MachineCheck)),
-  files: Type.Optional(
-    Type.Array(
-      Type.Object({
-        guest_path: Type.String(),
-        raw_value: Type.Optional(Text),
-        secret_name: Type.Optional(Text),
-        mode: Type.Optional(Type.Integer({ minimum: 0, maximum: 0o7777 })),
-      }),
-    ),
-  ),
+  files: Type.Optional(Type.Array(MachineFile)),
   statics: Type.Optional(Type.Array(Type.Record(Type.String(), Type.Unknown()))),
   schedule: Type.Optional(Type.Enum(['hourly', 'daily', 'weekly', 'monthly'])),
   auto_destroy: Type.Optional(Type.Boolean()),
-  restart: Type.Optional(
-    Type.Object({
-      policy: Type.Optional(Type.Enum(['no', 'always', 'on-failure', 'spot-price'])),
-      max_retries: Type.Optional(Type.Integer({ minimum: 0 })),
-    }),
-  ),
+  restart: Type.Optional(RestartPolicy),
   dns: Type.Optional(
     Type.Object({
       skip_registration: Type.Optional(Type.Boolean()),
@@ -209,20 +202,21 @@ export const MachineConfig = Type.Object({
         user: Type.Optional(Text),
         env: Type.Optional(Type.Record(Type.String(), Type.String())),
         ignore_app_secrets: Type.Optional(Type.Boolean()),
-        secrets: Type.Optional(Type.Array(Type.Object({ env_var: Text, name: Type.Optional(Text) }))),
-        env_from: Type.Optional(
-          Type.Array(
-            Type.Object({
-              env_var: Text,
-              field_ref: Type.Enum(['id', 'version', 'app_name', 'private_ip', 'region', 'image']),
-            }),
-          ),
-        ),
+        secrets: Type.Optional(Type.Array(ProgramSecret)),
+        env_from: Type.Optional(Type.Array(EnvFrom)),
       }),
     ),
   ),
+  containers: Type.Optional(
+    Type.Array(MachineContainer, {
+      description: 'Programs of several images that share the network and the limits of the machine.',
+    }),
+  ),
   standbys: Type.Optional(Words),
-  stop_config: Type.Optional(Type.Object({ signal: Type.Optional(Text), timeout: Type.Optional(Duration) })),
+  stop_config: Type.Optional(StopConfig),
   disable_machine_autostart: Type.Optional(Type.Boolean()),
 })
-export type MachineConfig = Static<typeof MachineConfig>
+/** As it is sent. */
+export type SentConfig = Static<typeof MachineConfig>
+/** As it is stored: with containers, the image is that of the main one. */
+export type MachineConfig = SentConfig & { image: string }

@@ -1,5 +1,6 @@
 import { defineStates, type State } from '../states.ts'
 import type { Micros } from '../time.ts'
+import type { ContainerState } from './container/config.ts'
 import type { MachineConfig } from './machine-config.ts'
 
 export const machineStates = defineStates({
@@ -88,6 +89,10 @@ export interface Machine {
   config: MachineConfig
   /** Null until the reference is resolved. */
   image: ImageRef | null
+  /** The images of its containers by the names of these, as far as they are resolved. Null without containers. */
+  containerImages: Record<string, ImageRef> | null
+  /** Null without containers, and while it does not run. */
+  containers: ContainerState[] | null
   /** Null once the machine is removed. */
   slot: number | null
   networkNumber: number
@@ -148,6 +153,8 @@ export interface ExitEvent {
   signal: number
   error: string
   exited_at: string
+  /** The container that exited; absent when the machine did. */
+  container?: string
 }
 
 export interface EventRequest {

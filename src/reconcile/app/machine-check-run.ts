@@ -1,9 +1,10 @@
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 import { connect } from 'node:net'
+import { mainContainer } from '../../model/app/container/config.ts'
 import type { CheckResult, Machine } from '../../model/app/machine.ts'
 import type { NamedCheck } from '../../model/app/machine-check-list.ts'
-import { type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
+import { containerMachine, type ExecTarget, execTarget } from '../../model/app/machine-spec.ts'
 import { getSlot } from '../../model/app/machine-spec-context.ts'
 import { goDurationMs } from '../../model/duration.ts'
 import { boxAddress, boxHostAddress } from '../../model/network.ts'
@@ -117,10 +118,10 @@ function readOutcome(
 async function runCommand(
   world: World,
   machine: Machine,
-  { check }: NamedCheck,
+  { check, container }: NamedCheck,
   timeoutMs: number,
 ): Promise<CheckOutcome> {
-  const child = world.machines.spawnInMachine(await execTargetOf(machine, world), {
+  const child = world.machines.spawnInMachine(await execTargetOf(machine, container?.name, world), {
     argv: check.command as [string, ...string[]],
   })
   return new Promise((resolve, reject) => {
@@ -145,16 +146,22 @@ async function runCommand(
 }
 
 /** Caches what exec checks need: image and secrets do not change within one version of a machine. */
-const execTargets = new WeakMap<Machine, ExecTarget>()
+const execTargets = new WeakMap<Machine, Map<string | undefined, ExecTarget>>()
 
-async function execTargetOf(machine: Machine, world: World): Promise<ExecTarget> {
-  const cached = execTargets.get(machine)
-  if (cached) return cached
-  const image = machine.image && (await world.images.findImage(machine.image.digest))
+async function execTargetOf(machine: Machine, containerName: string | undefined, world: World): Promise<ExecTarget> {
+  const cached = execTargets.get(machine) ?? new Map<string | undefined, ExecTarget>()
+  execTargets.set(machine, cached)
+  const known = cached.get(containerName)
+  if (known) return known
+  const container =
+    machine.config.containers?.find(({ name }) => name === containerName) ?? mainContainer(machine.config)
+  const program = container ? containerMachine(machine, container) : machine
+  const image = program.image && (await world.images.findImage(program.image.digest))
   if (!image) throw new Error('its image is not on this host')
   const context = await readMachineEnvironment(world.db, machine.id, world.encryptionKey)
   const hasPrivateNetworks = await world.hasPrivateNetworks()
-  const target = execTarget(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
-  execTargets.set(machine, target)
+  const { homeNumber } = world
+  const target = execTarget(program, image, { ...context, homeNumber, hasPrivateNetworks }, container)
+  cached.set(containerName, target)
   return target
 }

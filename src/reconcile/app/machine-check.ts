@@ -8,6 +8,7 @@ import type { MachineFeed } from '../../store/app/machine-feed.ts'
 import { setCheck } from '../../store/app/machine-progress.ts'
 import { holdLock } from '../../store/listen.ts'
 import type { World } from '../step.ts'
+import { type ContainerHealth, containerHealth, findContainer } from './container-health.ts'
 import { type CheckOutcome, runCheck } from './machine-check-run.ts'
 
 export interface Checker {
@@ -88,9 +89,35 @@ function checkSchedule(world: World): { update(machines: Machine[]): void } {
   function begin(key: string, machine: Machine): void {
     const entry: Watched = { key, machine, timers: [] }
     watched.set(key, entry)
-    listChecks(machine.config).forEach((check, index) => {
-      repeat(entry, check, index)
+    const checks = listChecks(machine.config)
+    const health = containerHealth(world, machine, checks)
+    checks.forEach((check, index) => {
+      if (check.container) repeatInContainer(entry, check, index, health)
+      else repeat(entry, check, index)
     })
+  }
+
+  /** Like `repeat`, from the last start of the container. Failures count only as often as the interval says. */
+  function repeatInContainer(entry: Watched, named: NamedCheck, index: number, health: ContainerHealth): void {
+    const intervalMs = Math.max(goDurationMs(named.check.interval) ?? defaultIntervalMs, minIntervalMs)
+    const graceMs = goDurationMs(named.check.grace_period) ?? defaultGraceMs
+    const run = async () => {
+      const before = findContainer(world, entry.machine, named)
+      const outcome = before && (await runCheck(world, entry.machine, named))
+      if (watched.get(entry.key) !== entry) return
+      const status = findContainer(world, entry.machine, named)
+      const isSameRun = status !== undefined && status.run === before?.run
+      const ageMs = status ? Date.now() - status.since : 0
+      const isPassing = outcome?.status === 'passing'
+      const isEarly = !isPassing && ageMs < graceMs && status?.health === undefined
+      if (isSameRun && outcome) {
+        health.record(named, status, isEarly ? undefined : isPassing)
+        if (!isEarly) await record(entry, named, outcome)
+      }
+      const pauseMs = status === undefined || isEarly ? Math.min(intervalMs, firstPauseMs(ageMs)) : intervalMs
+      entry.timers[index] = setTimeout(() => void run(), pauseMs)
+    }
+    void run()
   }
 
   function repeat(entry: Watched, named: NamedCheck, index: number): void {

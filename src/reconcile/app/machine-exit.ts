@@ -15,6 +15,11 @@ export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]
   if (!last) return
   let restarts = machine.restartCount
   for (const exit of exits) {
+    if (exit.container !== undefined) {
+      const request = { exit_event: exitEvent(exit) }
+      await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'started', source: 'flyd', request })
+      continue
+    }
     if (exit.restarting) restarts++
     const request = { exit_event: exitEvent(exit), restart_count: restarts }
     await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'stopped', source: 'flyd', request })
@@ -26,7 +31,7 @@ export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]
     number: last.number,
     restarts: restarts - machine.restartCount,
     last: exitEvent(last),
-    nextRestartAt: last.restarting ? last.at + last.restartSeconds * 1000 : undefined,
+    nextRestartAt: last.restarting && last.container === undefined ? last.at + last.restartSeconds * 1000 : undefined,
   })
 }
 
@@ -56,6 +61,7 @@ function exitEvent(exit: MachineExit): ExitEvent {
     signal: exit.signal === 0 ? -1 : exit.signal,
     error: '',
     exited_at: new Date(exit.at).toISOString(),
+    ...(exit.container !== undefined && { container: exit.container }),
   }
 }
 

@@ -1,4 +1,3 @@
-import type { Image } from '../../drivers/image/driver.ts'
 import { MachineStartError } from '../../drivers/machine/driver.ts'
 import type { Machine } from '../../model/app/machine.ts'
 import { checkNames } from '../../model/app/machine-check-list.ts'
@@ -12,7 +11,7 @@ import { listMachineVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import type { World } from '../step.ts'
 import { newExits, recordExits } from './machine-exit.ts'
-import { ensureImage } from './machine-image.ts'
+import { ensureImages, type FoundImages } from './machine-image.ts'
 
 export type Start =
   | { is: 'waiting'; note: string; seconds: number }
@@ -59,7 +58,7 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
 
 /** Returns undefined when the program has been started. */
 async function startMachine(machine: Machine, world: World): Promise<Exclude<Start, { is: 'up' }> | undefined> {
-  const found = await ensureImage(machine, world)
+  const found = await ensureImages(machine, world)
   if (found.is === 'coming') return { is: 'waiting', note: found.note, seconds: pullSeconds }
   if (found.is === 'refused') return found
   const volumes = await listMachineVolumes(world.db, machine.id)
@@ -70,7 +69,7 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
   // On some hosts a volume can only grow while it is not mounted.
   for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
-    await world.machines.startMachine(await buildSpec(found.machine, found.image, world))
+    await world.machines.startMachine(await buildSpec(found, world))
     return undefined
   } catch (error) {
     if (error instanceof SpecError || error instanceof MachineStartError)
@@ -79,12 +78,14 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
   }
 }
 
-async function buildSpec(machine: Machine, image: Image, world: World): Promise<MachineSpec> {
+async function buildSpec(found: Extract<FoundImages, { is: 'here' }>, world: World): Promise<MachineSpec> {
+  const { machine, image, containerImages } = found
   const [context, { policies }] = await Promise.all([
     readMachineEnvironment(world.db, machine.id, world.encryptionKey),
     listPolicies(world.db, machine.appId),
   ])
   const hasPrivateNetworks = await world.hasPrivateNetworks()
-  const spec = machineSpec(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
+  const { homeNumber } = world
+  const spec = machineSpec(machine, image, { ...context, homeNumber, hasPrivateNetworks }, containerImages)
   return { ...spec, policy: trafficOf(policies, machine) }
 }

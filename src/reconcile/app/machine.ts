@@ -6,8 +6,9 @@ import { listPolicies, recordAppliedPolicies } from '../../store/app/network-pol
 import { detachVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import { advance, type StepResult, type Steps, type World, wait } from '../step.ts'
+import { changedContainers } from './machine-container.ts'
 import { describeExit, newExits, recordExits, recordReplacedExit } from './machine-exit.ts'
-import { ensureImage } from './machine-image.ts'
+import { ensureImages } from './machine-image.ts'
 import { lookAtPorts } from './machine-port.ts'
 import { startProgram } from './machine-start.ts'
 import { stopPreviousVersion, stopProgram } from './machine-stop.ts'
@@ -38,10 +39,10 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
     if (process.is === 'up' || process.is === 'waiting') {
       if (machine.policiesChanged) return applyPolicies(machine, world, save)
       const look = process.is === 'up' ? lookAtPorts(machine, world, process.since) : { retrySeconds: 1 }
-      const hasNews = exits.length > 0 || look.save !== undefined
-      return wait(look.retrySeconds ?? pollSeconds, 'running', hasNews ? saveBoth(save, look.save) : undefined)
+      const news = [exits.length > 0 ? save : undefined, look.save, changedContainers(machine, process)]
+      return wait(look.retrySeconds ?? pollSeconds, 'running', saveAll(news))
     }
-    const last = exits.at(-1)
+    const last = exits.findLast(({ container }) => container === undefined)
     // Without a recorded exit the program was lost with the host, as in a reboot.
     if (!last) return restartLost(machine, world)
     const note = describeExit(last)
@@ -84,7 +85,7 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
   /** Pulls the new image while the previous version still runs. */
   async replacing(machine, world) {
     if (machine.wanted) {
-      const found = await ensureImage(machine, world)
+      const found = await ensureImages(machine, world)
       if (found.is === 'coming') return wait(longCallSeconds, found.note)
     }
     const previous = await stopPreviousVersion(machine, world)
@@ -104,10 +105,14 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
   destroying: remove,
 }
 
-function saveBoth(first: (tx: Tx) => Promise<void>, second?: (tx: Tx) => Promise<void>): (tx: Tx) => Promise<void> {
+type Save = (tx: Tx) => Promise<void>
+
+/** Undefined when there is nothing to save. */
+function saveAll(news: (Save | undefined)[]): Save | undefined {
+  const saves = news.filter((save) => save !== undefined)
+  if (saves.length === 0) return undefined
   return async (tx) => {
-    await first(tx)
-    await second?.(tx)
+    for (const save of saves) await save(tx)
   }
 }
 

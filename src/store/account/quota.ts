@@ -98,6 +98,8 @@ export async function removeUnusedImages(db: Query, afterMs: number): Promise<vo
   await db.query(
     `delete from org_image where used_at < now() - interval '1 millisecond' * $1 and (org_id, reference) not in (
        select org_id, config ->> 'image' from machine join app on app.id = app_id where counts(machine)
+       union all select org_id, container ->> 'image' from machine join app on app.id = app_id
+         cross join lateral jsonb_path_query(config, '$.containers[*]') container where counts(machine)
        union all select org_id, image ->> 'reference' from sandbox where counts(sandbox) and image is not null)`,
     [afterMs],
   )

@@ -20,7 +20,8 @@ export async function insertVersion(
     name: 'insert-machine-version',
     text: `with changed as (
              update machine set instance_id = $2, config = $3, wanted = $4, secrets = $5, secrets_version = $6,
-               image = case when $7 then image end, exits_seen = 0, restart_count = 0, failure = null, progress_at = null,
+               image = case when $7 then image end, container_images = case when $7 then container_images end,
+               containers = null, exits_seen = 0, restart_count = 0, failure = null, progress_at = null,
                stop_signal = null, stop_timeout_ms = null,
                next_start_at = case when config->>'schedule' = $8 and next_start_at is not null
                  then next_start_at else now() + $9::interval end

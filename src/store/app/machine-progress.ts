@@ -1,16 +1,20 @@
 // What the reconciler records about a machine while it carries out a command.
-import type { ExitEvent, ImageRef, MachineDetails } from '../../model/app/machine.ts'
+import type { ContainerState } from '../../model/app/container/config.ts'
+import type { ExitEvent, Machine, MachineDetails } from '../../model/app/machine.ts'
 import { removeInsideToken } from '../account/token.ts'
 import type { Query, Tx } from '../db.ts'
 
-/** Stores the resolved image, unless the machine has been updated since. */
-export async function setImage(db: Query, id: string, instanceId: string, image: ImageRef): Promise<void> {
+/** Stores the resolved images, unless the machine has been updated since. */
+export async function setImages(
+  db: Query,
+  { id, instanceId, image, containerImages }: Pick<Machine, 'id' | 'instanceId' | 'image' | 'containerImages'>,
+): Promise<void> {
   await db.query({
     name: 'set-machine-image',
     // The commit does not wait for the disk: after a crash the reference is resolved again.
     text: `with asynchronous as materialized (select set_config('synchronous_commit', 'off', true))
-           update machine set image = $3 from asynchronous where id = $1 and instance_id = $2`,
-    values: [id, instanceId, image],
+           update machine set image = $3, container_images = $4 from asynchronous where id = $1 and instance_id = $2`,
+    values: [id, instanceId, image, containerImages],
   })
 }
 
@@ -46,7 +50,7 @@ export async function insertExits(tx: Tx, id: string, seen: SeenExits): Promise<
 export async function recordStarted(tx: Tx, id: string, checks: string[]): Promise<void> {
   await tx.query(
     `update machine set launched = true, failure = null, progress_at = null, last_exit = null, next_restart_at = null,
-       warnings = null where id = $1`,
+       warnings = null, containers = null where id = $1`,
     [id],
   )
   await resetChecks(tx, id, checks)
@@ -54,12 +58,19 @@ export async function recordStarted(tx: Tx, id: string, checks: string[]): Promi
 
 /** The program exited and its restart policy does not start it again. */
 export async function recordStopped(tx: Tx, id: string): Promise<void> {
-  await tx.query('update machine set wanted = false, next_restart_at = null, warnings = null where id = $1', [id])
+  await tx.query(
+    'update machine set wanted = false, next_restart_at = null, warnings = null, containers = null where id = $1',
+    [id],
+  )
   await resetChecks(tx, id, [])
 }
 
 export async function setWarnings(tx: Tx, id: string, warnings: string[]): Promise<void> {
   await tx.query('update machine set warnings = $2 where id = $1', [id, warnings])
+}
+
+export async function setContainers(tx: Tx, id: string, containers: ContainerState[]): Promise<void> {
+  await tx.query('update machine set containers = $2 where id = $1', [id, JSON.stringify(containers)])
 }
 
 async function resetChecks(tx: Tx, id: string, names: string[]): Promise<void> {

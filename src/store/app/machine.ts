@@ -10,7 +10,8 @@ import { openSealedSecrets } from './secret.ts'
 
 const machineColumns = `machine.id, machine.app_id as "appId", machine.name, machine.state,
   machine.state_since as "stateSince", machine.progress_at as "progressAt", machine.region,
-  machine.instance_id as "instanceId", machine.config, machine.image, machine.slot,
+  machine.instance_id as "instanceId", machine.config, machine.image,
+  machine.container_images as "containerImages", machine.containers, machine.slot,
   machine.network_number as "networkNumber", machine.wanted, machine.cordoned, machine.restart_count as "restartCount",
   machine.last_exit as "lastExit", machine.next_restart_at as "nextRestartAt", machine.warnings, machine.failure, machine.stop_signal as "stopSignal", machine.stop_timeout_ms as "stopTimeoutMs",
   machine.secrets_version as "secretsVersion",
@@ -225,7 +226,10 @@ export async function findVersionBefore(
 /** The digests of the images of all machines, running or not. */
 export async function listUsedImages(db: Query): Promise<string[]> {
   const { rows } = await db.query<{ digest: ImageRef['digest'] }>(
-    `select distinct image ->> 'digest' as digest from machine where image is not null and state <> 'destroyed'`,
+    `select distinct used ->> 'digest' as digest from machine
+     cross join lateral (
+       select image as used union all select value from jsonb_each(coalesce(container_images, '{}'))) images
+     where used is not null and state <> 'destroyed'`,
   )
   return rows.map((row) => row.digest)
 }
@@ -277,7 +281,8 @@ export async function listMachinesToCheck(db: Query): Promise<Machine[]> {
   const { rows } = await db.query<Machine>({
     name: 'list-machines-to-check',
     text: `select ${machineColumns} from machine where state = 'started'
-             and (config ? 'checks' or jsonb_path_exists(config, '$.services[*].checks[*]'))`,
+             and (config ? 'checks' or jsonb_path_exists(config, '$.services[*].checks[*]')
+               or jsonb_path_exists(config, '$.containers[*].healthchecks[*]'))`,
     values: [],
   })
   return rows

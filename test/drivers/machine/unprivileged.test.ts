@@ -26,7 +26,17 @@ function program(directory: string, commands: string[][]): string {
       env: { PATH: '/bin' }, user: '405', workingDir: '/srv', files: [{ path: '/a/b', mode: 0o600, content: Buffer.from('b') }],
       limits: { memoryMb: 256, cpus: 1, pids: 100 }, mounts: [{ volumeId: 'x', path: '/data' }],
       restart: { policy: 'no', maxRetries: 0 }, stop: { signal: 'SIGTERM', timeoutMs: 20000 }, keepsRoot: false,
+      containers: [],
     }
+    const { layers, env, user, workingDir, restart, stop } = spec
+    const container = (name, script) => ({
+      name, argv: ['sh', '-c', script], layers, env, user, workingDir, files: [], restart, stop, dependsOn: [], stopsUnhealthy: false,
+    })
+    const shared = { ...spec, id: '0123456789abce', slot: 8, mounts: [], containers: [
+      container('server', 'while :; do echo hello | nc -l -p 7000; done'),
+      container('client', 'until nc 127.0.0.1 7000 < /dev/null; do sleep 0.02; done; while :; do sleep 1; done'),
+    ] }
+    const heard = async () => (await machines.readLog(shared.id, 100)).some(({ container, text }) => container === 'client' && text === 'hello')
     const run = (argv) => new Promise((resolve) => {
       const child = machines.spawnInMachine(spec, { argv })
       let out = ''
@@ -50,8 +60,12 @@ function program(directory: string, commands: string[][]): string {
       seen.found = machines.inspectMachine(spec.id, 'first')
       seen.listed = (await machines.listProcesses(spec.id)).length
       seen.printed = await printed()
+      await machines.startMachine(shared)
+      while (!(await heard())) await new Promise((r) => setTimeout(r, 10))
+      seen.containers = machines.inspectMachine(shared.id, 'first').containers.map(({ state }) => state)
     } finally {
       await machines.removeMachine(spec.id, spec.slot)
+      await machines.removeMachine(shared.id, shared.slot)
       seen.after = machines.inspectMachine(spec.id, 'first')
       await supervisor.stopTree()
     }
@@ -85,6 +99,7 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
     expect(seen.held).toBe(false)
     expect(seen.listed).toBeGreaterThan(0)
     expect(seen.printed).not.toContain('x')
+    expect(seen.containers).toEqual(['running', 'running'])
     expect(seen.after).toEqual({ is: 'absent' })
     await until(() => processesBelow(directory).length === 0)
     expect(existsSync(`${directory}/h/machine/0123456789abcd`)).toBe(false)
@@ -94,6 +109,6 @@ describe.runIf(isRoot() && canRunAs(ordinary))('as an ordinary user', () => {
 function makeLayer(layer: string): void {
   for (const place of ['bin', 'etc', 'tmp']) mkdirSync(`${layer}/${place}`, { recursive: true })
   copyFileSync(['/usr/bin/busybox', '/bin/busybox'].find(existsSync)!, `${layer}/bin/busybox`)
-  for (const name of ['sh', 'cat', 'echo', 'sleep', 'id', 'ls', 'grep', 'mkdir', 'unshare', 'mount', 'mknod'])
+  for (const name of ['sh', 'cat', 'echo', 'sleep', 'id', 'ls', 'grep', 'mkdir', 'unshare', 'mount', 'mknod', 'nc'])
     symlinkSync('busybox', `${layer}/bin/${name}`)
 }

@@ -288,6 +288,22 @@ test('an image counts until the host may forget it', async () => {
   await expectCountersCorrect()
 })
 
+test('the images of containers count', async () => {
+  const containers = (...images: string[]) => ({
+    config: { containers: images.map((image, at) => ({ name: `c${at}`, image })) },
+  })
+  await platform.setQuotas({ images: 2 })
+  expect((await createMachine(containers('nginx:1', 'nginx:2', 'nginx:3'))).status).toBe(422)
+  const { id } = (await createMachine(containers('nginx:1', 'nginx:2', 'nginx:2'))).body
+  expect(await usedOf('images')).toBe(2)
+  const update = (body: object) => call('POST', `/v1/apps/shop/machines/${id}`, { body })
+  expect((await update(containers('nginx:1', 'nginx:3'))).status).toBe(422)
+  await platform.sql(`update org_image set used_at = now() - interval '2 hours'`)
+  await collectImages(platform.fake.world(platform.database.db))
+  expect(await usedOf('images')).toBe(2)
+  await expectCountersCorrect()
+})
+
 test('an update of a machine to another image counts', async () => {
   const { id } = (await createMachine()).body
   await platform.setQuotas({ images: 1 })

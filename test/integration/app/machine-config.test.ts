@@ -26,7 +26,7 @@ describe('bad configurations', () => {
     [{ size: 'huge' }, 'config.size'],
     [{ guest: { gpus: 1 } }, 'config.guest.gpus'],
     [{ guest: { gpu_kind: 'a100' } }, 'config.guest.gpu_kind'],
-    [{ containers: [{ name: 'a' }] }, 'config.containers'],
+    [{ containers: [{ name: 'a' }] }, 'config.containers.0.image'],
     [{ processes: [{}, {}] }, 'config.processes'],
     [{ env: { 'A=B': 'x' } }, 'config.env'],
     [{ env: { A: 1 } }, 'config.env.A'],
@@ -80,7 +80,7 @@ describe('bad configurations', () => {
     [{ dns: { dns_forward_rules: [{ basename: 'x', addr: '192.0.2.1' }] } }, 'config.dns.dns_forward_rules'],
     [{ standbys: ['web-1'] }, 'config.standbys.0'],
     [{ cache_drive: { size_mb: 100 } }, 'config.cache_drive'],
-    [{ containers: [{ name: 'a', image: 'b' }] }, 'config.containers'],
+    [{ containers: [{ name: 'a', image: 'B C' }] }, 'config.containers.0.image'],
     [{ statics: [{ guest_path: '/a', url_prefix: '/b' }] }, 'config.statics'],
     [{ metadata: { a: 1 } }, 'config.metadata.a'],
   ])('%j is refused with 400, naming the field', async (config, field) => {

@@ -141,7 +141,7 @@ describe('the socket in a machine', () => {
     await inside.start(platform.server)
     try {
       const { id } = (await machines.create()).body
-      await inside.machines.startMachine({ id, instanceId: 'first', limits: {} } as never)
+      await inside.machines.startMachine({ id, instanceId: 'first', limits: {}, containers: [] } as never)
       expect(existsSync(socketOf(id))).toBe(true)
     } finally {
       await inside.close()

@@ -31,6 +31,18 @@ const commands: Record<
     ends: 'started',
     up: true,
   },
+  'the first start of containers': {
+    prepare: async () => {
+      const containers = [
+        { name: 'web', image: 'nginx' },
+        { name: 'db', image: 'redis' },
+      ]
+      return (await machines.create({ skip_launch: true }, { image: undefined, containers })).body.id
+    },
+    ask: (id) => machines.call('POST', id, '/start'),
+    ends: 'started',
+    up: true,
+  },
   stop: { ask: (id) => machines.call('POST', id, '/stop'), ends: 'stopped', up: false },
   restart: { ask: (id) => machines.call('POST', id, '/restart'), ends: 'started', up: true },
   suspend: { ask: (id) => machines.call('POST', id, '/suspend'), ends: 'suspended', up: true },

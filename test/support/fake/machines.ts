@@ -1,7 +1,13 @@
 import { spawn } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Image, ImageError, type ImageStore } from '../../../src/drivers/image/driver.ts'
-import type { ListenSocket, LogLine, MachineDriver, MachineExit } from '../../../src/drivers/machine/driver.ts'
+import type {
+  ContainerStatus,
+  ListenSocket,
+  LogLine,
+  MachineDriver,
+  MachineExit,
+} from '../../../src/drivers/machine/driver.ts'
 import { takeWithTies } from '../../../src/model/app/machine-log.ts'
 import type { MachineSpec } from '../../../src/model/app/machine-spec.ts'
 import { formatImageReference, type ImageConfig } from '../../../src/model/image.ts'
@@ -17,6 +23,7 @@ export interface FakeMachine {
   starts: number
   memoryMb: number
   log: LogLine[]
+  containers: ContainerStatus[]
 }
 
 type Called = <T>(value: T) => Promise<T>
@@ -70,7 +77,10 @@ export class FakeMachines {
         const starts = (before?.starts ?? 0) + 1
         const { memoryMb } = spec.limits
         const running = { is: 'up', frozen: false, since: Date.now() } as const
-        this.machines.set(spec.id, { spec, ...running, exits, starts, memoryMb, log: before?.log ?? [] })
+        const containers = spec.containers.map(({ name }) => {
+          return { name, state: 'running' as const, run: 1, since: Date.now(), restarts: 0 }
+        })
+        this.machines.set(spec.id, { spec, ...running, exits, starts, memoryMb, log: before?.log ?? [], containers })
         if (this.endsWith !== undefined) this.end(spec.id, { exitCode: this.endsWith })
         return called(undefined)
       },
@@ -78,7 +88,8 @@ export class FakeMachines {
         const machine = this.machines.get(id)
         if (machine?.spec.instanceId !== instanceId) return { is: 'absent' }
         const { is, frozen, since, exits } = machine
-        return is === 'up' ? { is, pid: 7, since, frozen, exits } : { is, exits }
+        const containers = machine.containers.length > 0 && { containers: machine.containers }
+        return is === 'up' ? { is, pid: 7, since, frozen, exits, ...containers } : { is, exits }
       },
       onChange: (listener) => {
         this.listeners.add(listener)
@@ -92,6 +103,10 @@ export class FakeMachines {
         return called(undefined)
       },
       signalMachine: (id) => called(this.machines.get(id)?.is === 'up'),
+      reportHealth: (id, name, run, health) => {
+        const found = this.machines.get(id)?.containers.find((container) => container.name === name)
+        if (found?.run === run) found.health = health
+      },
       freezeMachine: (id) => {
         const machine = this.machines.get(id)
         if (machine?.is === 'up') machine.frozen = this.freezes

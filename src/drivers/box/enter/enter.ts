@@ -20,7 +20,7 @@ export interface Entrance {
   /** The image that the box is made from, if any. */
   image?: BoxImage
   /** For machines: the user that commands run as, in the syntax of image configs, and the default environment. */
-  machine?: { user: string; env: Record<string, string> }
+  machine?: { user: string; env: Record<string, string>; container?: string }
 }
 
 /** `full`: a range of uids and optionally a network; `single`: one uid and no network; `none`: plain processes. */
@@ -49,6 +49,7 @@ export function enterRequest(entrance: Entrance, command: BoxCommand): Record<st
     service: [entrance.service],
     uid: [String(entrance.uid)],
     ...(entrance.machine && { first: ['bwrap'], user: [entrance.machine.user] }),
+    ...(entrance.machine?.container && { container: [entrance.machine.container] }),
     cgroup: entrance.cgroup,
     filter: [entrance.filter],
     privileges: [entrance.isMinimal ? 'minimal' : 'standard'],
