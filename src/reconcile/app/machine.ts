@@ -62,7 +62,8 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
   },
 
   async restarting(machine, world) {
-    if (!(await stopProgram(machine, world))) return wait(longCallSeconds, waitingForExit)
+    const isStopped = hasRestarted(machine, world) || (await stopProgram(machine, world))
+    if (!isStopped) return wait(longCallSeconds, waitingForExit)
     const started = await startProgram(machine, world)
     if (started.is === 'waiting') return wait(started.seconds, started.note)
     return started.is === 'up' ? advance('up', '', started.save) : advance('failed', started.reason, started.save)
@@ -102,6 +103,12 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
 
   launch_failed: remove,
   destroying: remove,
+}
+
+/** Whether an earlier attempt has restarted the program, and was ended before it recorded that. */
+function hasRestarted(machine: Machine, world: World): boolean {
+  const process = world.machines.inspectMachine(machine.id, machine.instanceId)
+  return process.is === 'up' && newExits(machine, process).some(({ requested, restarting }) => requested && !restarting)
 }
 
 function saveBoth(first: (tx: Tx) => Promise<void>, second?: (tx: Tx) => Promise<void>): (tx: Tx) => Promise<void> {
