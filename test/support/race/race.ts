@@ -45,6 +45,8 @@ export interface RaceOptions {
   /** How often each pair runs. */
   rounds?: number
   seed: number
+  /** Called at once, because all rounds can take hours. */
+  onFinding?(finding: Finding): void
 }
 
 const maxOffsetMs = 60
@@ -56,14 +58,15 @@ const maxAnswerMs = 90_000
 const maxSettleMs = 60_000
 const settlePollMs = 50
 
-export async function runRace(race: Race, { budgetMs, rounds = 1, seed }: RaceOptions): Promise<RaceReport> {
+export async function runRace(race: Race, options: RaceOptions): Promise<RaceReport> {
+  const { budgetMs, rounds = 1, seed } = options
   const random = seededRandom(seed)
   const report: RaceReport = { seed, rounds: 0, crashes: 0, findings: [] }
   const deadline = performance.now() + (budgetMs ?? Number.POSITIVE_INFINITY)
   for (let round = 0; round < rounds; round++) {
     for (const pair of random.shuffle(pairsOf(race.operations))) {
       if (performance.now() > deadline) return report
-      await runRound(race, pair, { random, report })
+      await runRound(race, pair, { random, report, onFinding: options.onFinding ?? (() => {}) })
     }
   }
   return report
@@ -76,11 +79,20 @@ export function pairsOf(operations: Operation[]): Pair[] {
   return operations.flatMap((one, at) => operations.slice(at).map((other): Pair => [one, other]))
 }
 
-async function runRound(race: Race, pair: Pair, { random, report }: { random: Random; report: RaceReport }) {
+interface Round {
+  random: Random
+  report: RaceReport
+  onFinding(finding: Finding): void
+}
+
+async function runRound(race: Race, pair: Pair, { random, report, onFinding }: Round) {
   const number = ++report.rounds
   const isCrashing = number % crashInterval === 0
-  const note = (problem: string) =>
-    report.findings.push({ pair: pair.map(({ name }) => name).join(' with '), round: number, problem })
+  const note = (problem: string) => {
+    const finding = { pair: pair.map(({ name }) => name).join(' with '), round: number, problem }
+    report.findings.push(finding)
+    onFinding(finding)
+  }
   await race.prepare()
   const answers = pair.map(async ({ name, run }, at) => {
     await sleep(random.below(maxOffsetMs))
