@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, test } from 'vitest'
+import { untilOneWaits } from '../../support/db.ts'
 import type { Method } from '../../support/platform.ts'
 import { usePlatform } from '../../support/platform.ts'
-import { until } from '../../support/until.ts'
 
 const platform = usePlatform()
 let token: string
@@ -26,7 +26,7 @@ test('no token is created for an app that is deleted at the same moment', async 
   await platform.database.db.transaction(async (tx) => {
     await tx.query(`update app set state = 'deleting' where name = 'shop'`)
     asked.push(platform.call('POST', '/v1/apps/shop/deploy_token', { body: {} }))
-    await until(async () => (await platform.sql('select 1 from pg_locks where not granted')).length > 0)
+    await untilOneWaits(platform)
   })
   expect((await asked[0])?.status).toBe(404)
   expect(await platform.sql(`select 1 from token where kind = 'app'`)).toHaveLength(1)
