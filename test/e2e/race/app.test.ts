@@ -93,9 +93,12 @@ async function prepare(): Promise<void> {
   await until(async () => (await send('GET', `${app}/machines`)).text.includes('"state":"started"'))
 }
 
+/** The addresses that serve visitors. */
 async function listIps(): Promise<string[]> {
   const { ips } = JSON.parse((await send('GET', `${app}/ip_assignments`)).text)
-  return ips?.map(({ ip }: { ip: string }) => ip) ?? []
+  // The others cannot be reached from the host.
+  const open = ips?.filter(({ type }: { type: string }) => type !== 'private_v6') ?? []
+  return open.map(({ ip }: { ip: string }) => ip)
 }
 
 async function findDifference(): Promise<string | undefined> {
@@ -134,23 +137,16 @@ async function findRouteProblem(isServed: boolean): Promise<string | undefined> 
   return undefined
 }
 
-const tables = [
-  'machine',
-  'volume',
-  'attachment',
-  'secret',
-  'secret_key',
-  'release',
-  'ip',
-  'network_policy',
-  'host',
-  'token',
-]
+const tables = ['machine', 'volume', 'attachment', 'secret', 'secret_key', 'release', 'ip', 'network_policy', 'host']
 
 /** Nothing is kept for apps that are gone, and none is being deleted. */
 async function findRowProblem(): Promise<string | undefined> {
   const { rows: leaving } = await state.query(`select id, state from app where state not in ('active', 'deleted')`)
   if (leaving.length > 0) return `an app is ${leaving[0].state}`
+  const tokens = await state.query(
+    `select 1 from token join app on app.id = app_id where app.state = 'deleted' and revoked_at is null`,
+  )
+  if (tokens.rowCount !== 0) return 'a token of a deleted app is not revoked'
   for (const table of tables) {
     const { rowCount } = await state.query(
       `select 1 from ${table} join app on app.id = app_id where app.state = 'deleted'`,

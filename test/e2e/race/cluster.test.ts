@@ -13,7 +13,7 @@ interface Cluster {
   name: string
   status: string
   failure?: string
-  attached_apps: string[]
+  attached_apps: { name: string }[]
 }
 
 interface Backup {
@@ -93,6 +93,7 @@ async function prepare(): Promise<void> {
     return label !== ''
   }, 60)
   await change('DELETE', '/attachments/shop')
+  await send('DELETE', '/v1/apps/shop/secrets/DATABASE_URL')
 }
 
 async function findDifference(): Promise<string | undefined> {
@@ -136,13 +137,13 @@ async function backupProblem(id: string): Promise<string | undefined> {
   return String(labels.sort()) === String(there.sort()) ? undefined : `it has the backups ${there}, and shows ${labels}`
 }
 
-/** The secret of an attachment comes and goes with it. */
+/** The secret of an attachment comes and goes with it. The deletion of the cluster leaves it in the app. */
 async function attachmentProblem(clusters: Cluster[]): Promise<string | undefined> {
-  const isAttached = clusters.some((cluster) => cluster.attached_apps?.includes('shop'))
+  const attached = clusters.filter((cluster) => cluster.attached_apps.some(({ name }) => name === 'shop'))
   const { status } = await send('GET', '/v1/apps/shop/secrets/DATABASE_URL')
-  return (status === 200) === isAttached
-    ? undefined
-    : `the app is attached: ${isAttached}, and its secret answers ${status}`
+  if (status === 200 && !clusters.some((cluster) => cluster.id === id)) return undefined
+  const isRight = (status === 200) === attached.length > 0
+  return isRight ? undefined : `the app is attached to ${attached.length} clusters, and its secret answers ${status}`
 }
 
 /** Nothing is done for clusters that are gone. */
