@@ -156,9 +156,10 @@ async function findRowProblem(): Promise<string | undefined> {
   return undefined
 }
 
-raceTest('an app is as the API describes it after any two operations', () => ({
-  operations,
-  prepare,
-  findDifference,
-  crash: () => platform.crash(),
-}))
+raceTest(
+  'an app is as the API describes it after any two operations',
+  () => ({ operations, prepare, findDifference, crash: () => platform.crash() }),
+  {
+    budgetMs: 15_000,
+  },
+)

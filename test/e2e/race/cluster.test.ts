@@ -158,9 +158,10 @@ async function findRowProblem(): Promise<string | undefined> {
   return rows.length === 0 ? undefined : `work is not finished: ${JSON.stringify(rows)}`
 }
 
-raceTest('clusters are as the API describes them after any two operations', () => ({
-  operations,
-  prepare,
-  findDifference,
-  crash: () => platform.crash(),
-}))
+raceTest(
+  'clusters are as the API describes them after any two operations',
+  () => ({ operations, prepare, findDifference, crash: () => platform.crash() }),
+  {
+    budgetMs: 15_000,
+  },
+)

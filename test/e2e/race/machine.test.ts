@@ -162,9 +162,10 @@ async function findRouteProblem(machine: Shown | undefined): Promise<string | un
   return served === wanted ? undefined : `its address serves ${served}, and not ${wanted}`
 }
 
-raceTest('a machine is as the API describes it after any two operations', () => ({
-  operations,
-  prepare,
-  findDifference,
-  crash: () => platform.crash(),
-}))
+raceTest(
+  'a machine is as the API describes it after any two operations',
+  () => ({ operations, prepare, findDifference, crash: () => platform.crash() }),
+  {
+    budgetMs: 20_000,
+  },
+)

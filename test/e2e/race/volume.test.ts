@@ -160,9 +160,10 @@ async function findFileProblem(volumes: Volume[]): Promise<string | undefined> {
   return names.map((name) => reality.diskProblem(`snapshot/${name}`)).find(Boolean)
 }
 
-raceTest('volumes are as the API describes them after any two operations', () => ({
-  operations,
-  prepare,
-  findDifference,
-  crash: () => platform.crash(),
-}))
+raceTest(
+  'volumes are as the API describes them after any two operations',
+  () => ({ operations, prepare, findDifference, crash: () => platform.crash() }),
+  {
+    budgetMs: 15_000,
+  },
+)
