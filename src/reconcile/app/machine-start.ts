@@ -8,7 +8,7 @@ import { trafficOf } from '../../model/app/network-policy.ts'
 import { readMachineEnvironment } from '../../store/app/machine.ts'
 import { recordProgress, recordStarted } from '../../store/app/machine-progress.ts'
 import { listPolicies } from '../../store/app/network-policy.ts'
-import { isBeingCopied, listMachineVolumes } from '../../store/app/volume.ts'
+import { detachVolumes, isBeingCopied, listMachineVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import type { World } from '../step.ts'
 import { newExits, recordExits } from './machine-exit.ts'
@@ -48,6 +48,8 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
     const save = async (tx: Tx) => {
       await recordExits(tx, machine, newExits(machine, before))
       await recordStarted(tx, machine.id, checkNames(machine.config))
+      // An update that failed has left what only the version before it had mounted.
+      await detachUnmounted(tx, machine)
     }
     return { is: 'up', save }
   }
@@ -103,4 +105,10 @@ async function buildSpec(machine: Machine, image: Image, world: World): Promise<
   const hasPrivateNetworks = await world.hasPrivateNetworks()
   const spec = machineSpec(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
   return { ...spec, policy: trafficOf(policies, machine) }
+}
+
+/** Detaches volumes that only the previous version had mounted. */
+export async function detachUnmounted(tx: Tx, machine: Machine): Promise<void> {
+  const mounted = (machine.config.mounts ?? []).map(({ volume }) => volume!)
+  await detachVolumes(tx, machine.id, mounted)
 }

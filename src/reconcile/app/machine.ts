@@ -9,7 +9,7 @@ import { advance, type StepResult, type Steps, type World, wait } from '../step.
 import { describeExit, newExits, recordExits, recordReplacedExit } from './machine-exit.ts'
 import { ensureImage } from './machine-image.ts'
 import { lookAtPorts } from './machine-port.ts'
-import { startProgram } from './machine-start.ts'
+import { detachUnmounted, startProgram } from './machine-start.ts'
 import { stopPreviousVersion, stopProgram } from './machine-stop.ts'
 
 /** The driver reports exits; this is the fallback. */
@@ -161,10 +161,4 @@ async function restartLost(machine: Machine, world: World): Promise<StepResult<'
   if (started.is === 'waiting') return wait(started.seconds, started.note)
   if (started.is === 'refused') return advance('failed', started.reason, started.save)
   return wait(pollSeconds, 'running')
-}
-
-/** Detaches volumes that only the previous version had mounted. */
-async function detachUnmounted(tx: Tx, machine: Machine): Promise<void> {
-  const mounted = (machine.config.mounts ?? []).map(({ volume }) => volume!)
-  await detachVolumes(tx, machine.id, mounted)
 }

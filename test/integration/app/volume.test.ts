@@ -278,6 +278,24 @@ describe('attaching a volume', () => {
     expect((await get(id)).body).toMatchObject({ state: 'created', size_gb: 5, attached_machine_id: byId.body.id })
   })
 
+  test('ends with the next start when the update that should have unmounted it has failed', async () => {
+    const id = await ready()
+    const machines = machinesOf(platform, 'shop')
+    const machine = await machines.started({}, { mounts: [{ volume: id, path: '/data' }] })
+    fake.images.pullsSlowly = true
+    const body = { config: { image: 'other' } }
+    expect((await machines.call('POST', machine, '', { body })).status).toBe(200)
+    await platform.sql(`update machine set state_since = now() - interval '1 hour', progress_at = null`)
+    await settle(2)
+    expect(await machines.state(machine)).toBe('failed')
+    expect((await get(id)).body.attached_machine_id).toBe(machine)
+    fake.images.pullsSlowly = false
+    await machines.call('POST', machine, '/start')
+    await machines.settle()
+    expect(await machines.state(machine)).toBe('started')
+    expect((await get(id)).body.attached_machine_id).toBe(null)
+  })
+
   test('lets the machine start only after a copy of it is complete', async () => {
     const id = await ready()
     await platform.sql(`insert into snapshot (id, volume_id, volume_bytes, retention_days) values ('vs_1', $1, 1, 5)`, [
