@@ -75,13 +75,16 @@ async function read<T>(path: string): Promise<T> {
 
 const show = () => read<Cluster[]>('/v1/postgres?org_slug=personal')
 const backupsOf = (cluster: string) => read<Backup[]>(`/v1/postgres/${cluster}/backups`)
+/** A restore may wait for a backup and for other clusters. */
+const maxSettleMs = 180_000
+
 const isComplete = ({ status }: Backup) => status === 'completed'
 
 /** Rounds begin with one cluster that is ready, has data and a backup. */
 async function prepare(): Promise<void> {
   const kept = (await show()).find(({ status }) => status === 'ready')
   for (const other of await show()) if (other.id !== kept?.id) await send('DELETE', `/v1/postgres/${other.id}`)
-  await until(async () => (await show()).length <= 1, 60)
+  await until(async () => (await show()).every((cluster) => cluster.id === kept?.id), 60)
   id = kept?.id ?? JSON.parse((await create()).text).data.id
   await untilReady(platform.berth, id)
   const access = await accessOf(platform.berth, id)
@@ -108,7 +111,7 @@ async function findDifference(): Promise<string | undefined> {
 }
 
 async function serverProblem({ id, status, failure }: Cluster): Promise<string | undefined> {
-  if (status !== 'ready') return `it is ${status}: ${failure}`
+  if (status !== 'ready') return `it is ${status}: ${failure ?? JSON.stringify(await findNote(id))}`
   const servers = reality.servers(id)
   if (servers.length !== 1) return `it is ready, and has the servers ${servers}`
   const access = await accessOf(platform.berth, id)
@@ -121,6 +124,12 @@ async function serverProblem({ id, status, failure }: Cluster): Promise<string |
     if (!answer[0].held && (await isCopy(id))) return 'it has lost its data'
   }
   return undefined
+}
+
+/** What the background loop is doing with the cluster. */
+async function findNote(id: string): Promise<object | undefined> {
+  const { rows } = await state.query('select note, last_error from work where resource_id = $1', [id])
+  return rows[0]
 }
 
 async function isCopy(id: string): Promise<boolean> {
@@ -160,7 +169,7 @@ async function findRowProblem(): Promise<string | undefined> {
 
 raceTest(
   'clusters are as the API describes them after any two operations',
-  () => ({ operations, prepare, findDifference, crash: () => platform.crash() }),
+  () => ({ operations, prepare, findDifference, crash: () => platform.crash(), maxSettleMs }),
   {
     budgetMs: 15_000,
   },

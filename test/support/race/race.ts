@@ -20,6 +20,8 @@ export interface Race {
   prepare(): Promise<void>
   /** Returns what differs between description and reality; undefined when they agree. It is asked until they do. */
   findDifference(): Promise<string | undefined>
+  /** How long the background loop may take after a round; a minute when omitted. */
+  maxSettleMs?: number
   /** Kills the control plane with SIGKILL and starts it again. */
   crash(): Promise<void>
   /** Whether this answer of `name` is right although it is a server error, beside an operation such as a restart. */
@@ -55,7 +57,7 @@ const crashInterval = 5
 /** More than any operation waits for another. */
 const maxAnswerMs = 90_000
 /** More than a step of the background loop takes to repair something. */
-const maxSettleMs = 60_000
+const defaultSettleMs = 60_000
 const settlePollMs = 50
 
 export async function runRace(race: Race, options: RaceOptions): Promise<RaceReport> {
@@ -122,6 +124,7 @@ async function problemOf(run: Operation['run'], mayFail: (answer: Answer) => boo
 
 /** Requests are answered before the background loop has finished, so it gets time. */
 async function waitForAgreement(race: Race): Promise<string | undefined> {
+  const { maxSettleMs = defaultSettleMs } = race
   for (const deadline = performance.now() + maxSettleMs; ; await sleep(settlePollMs)) {
     const difference = await race.findDifference()
     if (difference === undefined || performance.now() > deadline) return difference
