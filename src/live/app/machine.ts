@@ -52,12 +52,13 @@ export async function runInMachine(
   request: CommandRequest,
 ): Promise<CommandResult> {
   const { machine } = await getStarted(ctx, app, id, 'write')
+  const target = await buildExecTarget(ctx, machine)
+  // Looked at last, because the machine may be removed at any moment until then.
   if (ctx.machines.inspectMachine(machine.id, machine.instanceId).is !== 'up') {
     throw preconditionFailed(
       'failed_precondition: the program of the machine has exited; this works once it runs again',
     )
   }
-  const target = await buildExecTarget(ctx, machine)
   return collectResult(ctx.machines.spawnInMachine(target, { argv: request.argv }), request)
 }
 

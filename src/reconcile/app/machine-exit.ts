@@ -14,7 +14,10 @@ export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]
   const last = exits.at(-1)
   if (!last) return
   let restarts = machine.restartCount
-  for (const exit of exits) {
+  for (const [index, exit] of exits.entries()) {
+    // A start of which no record was made, because the control plane was killed: a program that is down does not exit.
+    if (index > 0 && !exits[index - 1]!.restarting)
+      await insertMachineEvent(tx, machine.id, { type: 'start', status: 'started', source: 'flyd' })
     if (exit.restarting) restarts++
     const request = { exit_event: exitEvent(exit), restart_count: restarts }
     await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'stopped', source: 'flyd', request })

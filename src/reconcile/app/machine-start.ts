@@ -6,9 +6,9 @@ import { type MachineSpec, machineSpec } from '../../model/app/machine-spec.ts'
 import { SpecError } from '../../model/app/machine-spec-context.ts'
 import { trafficOf } from '../../model/app/network-policy.ts'
 import { readMachineEnvironment } from '../../store/app/machine.ts'
-import { recordStarted } from '../../store/app/machine-progress.ts'
+import { recordProgress, recordStarted } from '../../store/app/machine-progress.ts'
 import { listPolicies } from '../../store/app/network-policy.ts'
-import { listMachineVolumes } from '../../store/app/volume.ts'
+import { detachVolumes, isBeingCopied, listMachineVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import type { World } from '../step.ts'
 import { newExits, recordExits } from './machine-exit.ts'
@@ -24,6 +24,9 @@ const pullSeconds = 5
 
 /** A finished volume does not wake the machine, and making one takes only a moment. */
 const volumeSeconds = 0.3
+
+/** The poll interval while a volume is copied, which can take hours. */
+const copySeconds = 1
 
 /** Exit codes by which the box reports that the program could not be executed. */
 const notExecutable: Record<number, string> = {
@@ -45,6 +48,8 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
     const save = async (tx: Tx) => {
       await recordExits(tx, machine, newExits(machine, before))
       await recordStarted(tx, machine.id, checkNames(machine.config))
+      // An update that failed has left what only the version before it had mounted.
+      await detachUnmounted(tx, machine)
     }
     return { is: 'up', save }
   }
@@ -67,6 +72,13 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
   if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
   const creating = volumes.find(({ state }) => state === 'creating')
   if (creating) return { is: 'waiting', note: `waiting for its volume ${creating.id}`, seconds: volumeSeconds }
+  const copied = await findCopied(volumes, world)
+  if (copied !== undefined) {
+    // A copy of a large volume takes longer than a start may.
+    const note = `waiting for the copy of its volume ${copied}`
+    await recordProgress(world.db, machine.id, note)
+    return { is: 'waiting', note, seconds: copySeconds }
+  }
   // On some hosts a volume can only grow while it is not mounted.
   for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
@@ -79,6 +91,12 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
   }
 }
 
+/** The program would write to a volume while it is copied, or wait in vain for one that is frozen. */
+async function findCopied(volumes: { id: string }[], { db }: World): Promise<string | undefined> {
+  for (const { id } of volumes) if (await isBeingCopied(db, id)) return id
+  return undefined
+}
+
 async function buildSpec(machine: Machine, image: Image, world: World): Promise<MachineSpec> {
   const [context, { policies }] = await Promise.all([
     readMachineEnvironment(world.db, machine.id, world.encryptionKey),
@@ -87,4 +105,10 @@ async function buildSpec(machine: Machine, image: Image, world: World): Promise<
   const hasPrivateNetworks = await world.hasPrivateNetworks()
   const spec = machineSpec(machine, image, { ...context, homeNumber: world.homeNumber, hasPrivateNetworks })
   return { ...spec, policy: trafficOf(policies, machine) }
+}
+
+/** Detaches volumes that only the previous version had mounted. */
+export async function detachUnmounted(tx: Tx, machine: Machine): Promise<void> {
+  const mounted = (machine.config.mounts ?? []).map(({ volume }) => volume!)
+  await detachVolumes(tx, machine.id, mounted)
 }

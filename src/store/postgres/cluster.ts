@@ -256,6 +256,15 @@ export async function changePorts(tx: Tx, id: string, direct: number, pooler: nu
   await reservePorts(tx, id, direct, pooler)
 }
 
+/** Locks a cluster to which something is added, so that it is not deleted meanwhile. Throws when it is being deleted. */
+export async function lockKeptCluster(tx: Tx, id: string): Promise<void> {
+  const { rowCount } = await tx.query(
+    `select 1 from cluster where id = $1 and state not in ('deleting', 'deleted', 'purged') for no key update`,
+    [id],
+  )
+  if (rowCount !== 1) throw notFound('Cluster not found')
+}
+
 /** Deletes the ports, users and attachments of the cluster; its own row is kept. */
 export async function releaseCluster(tx: Tx, id: string): Promise<void> {
   for (const table of ['cluster_port', 'cluster_user', 'attachment']) {

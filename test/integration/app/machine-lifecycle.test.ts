@@ -206,6 +206,16 @@ describe('the lifecycle of a machine', () => {
     expect(await platform.sql('select restart_count from machine where id = $1', [again])).toEqual([
       { restart_count: 2 },
     ])
+    const twice = await started()
+    fake.machines.end(twice, { requested: true })
+    fake.machines.end(twice, { exitCode: 1 })
+    await look()
+    expect((await events(twice)).slice(-4)).toEqual([
+      'exit stopped flyd',
+      'start started flyd',
+      'exit stopped flyd',
+      'stop stopped flyd',
+    ])
     const failing = await started({}, { restart: { policy: 'on-failure', max_retries: 1 } })
     fake.machines.end(failing, { exitCode: 1, restarting: true })
     fake.machines.end(failing, { exitCode: 137, signal: 9, oomKilled: true })

@@ -4,6 +4,7 @@ import { isVerifierOf } from '../../../src/drivers/postgres/sql/scram.ts'
 import { runLease } from '../../../src/reconcile/loop.ts'
 import { leaseDue } from '../../../src/store/work.ts'
 import { breakable } from '../../support/breakable.ts'
+import { untilOneWaits } from '../../support/db.ts'
 import { type CallOptions, usePlatform } from '../../support/platform.ts'
 import { until } from '../../support/until.ts'
 
@@ -1122,6 +1123,22 @@ describe('when calls fail', () => {
       expect(await eventsOf(id)).toEqual(['placed', 'ready'])
     }
   })
+})
+
+test.each([
+  ['attachments', { app_name: 'web' }],
+  ['backups', {}],
+])('nothing is added to a cluster that is deleted at the same moment: %s', async (what, body) => {
+  await platform.createApp('web')
+  const id = await created()
+  await platform.workUntil('cluster', 'ready')
+  const asked: ReturnType<typeof platform.call>[] = []
+  await platform.database.db.transaction(async (tx) => {
+    await tx.query(`update cluster set state = 'deleting' where id = $1`, [id])
+    asked.push(platform.call('POST', `/v1/postgres/${id}/${what}`, { body }))
+    await untilOneWaits(platform)
+  })
+  expect(await asked[0]).toMatchObject({ status: 404, body: { error: 'Cluster not found' } })
 })
 
 describe('attachments', () => {
