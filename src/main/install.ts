@@ -82,7 +82,7 @@ function renderUnits(config: Config, directory: string, options: InstallOptions)
   ]
 }
 
-const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
+export const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
 
 // The same value that the platform uses. It only sizes a table of pointers.
 const maxServices = 20_000

@@ -6,14 +6,17 @@ import { block, type Cell, formatTime, printResult, sanitize, type Terminal, tab
 import { type Config, describeConfig, readConfig } from './config.ts'
 import type { DoctorReport } from './doctor/doctor.ts'
 import { exitCodes } from './error-report.ts'
+import type { LogTarget } from './log.ts'
 import type { StatusReport } from './status.ts'
 
 export function addLifecycleCommands(program: Command, cli: Cli): void {
   const up = program
     .command('up')
     .description('run the platform in the foreground; workloads keep running when it exits')
-    .action(async () => (await import('./up.ts')).up(getConfig()))
-  addExamples(up, 'berth up', 'BERTH_HOME=/srv/berth BERTH_API_LISTEN=127.0.0.1:8080 berth up')
+    .option('--detach', 'run it in the background and return when the API answers')
+    .option('--log-file', 'write the log to a file in the home, also without a terminal')
+    .action((options: UpOptions) => runUp(cli.terminal(), options))
+  addExamples(up, 'berth up', 'berth up --detach', 'BERTH_HOME=/srv/berth BERTH_API_LISTEN=127.0.0.1:8080 berth up')
 
   const down = program
     .command('down')
@@ -28,7 +31,11 @@ export function addLifecycleCommands(program: Command, cli: Cli): void {
   const worker = program
     .command('worker')
     .description('run an additional worker on the state database of "berth up"')
-    .action(async () => (await import('./worker.ts')).worker(getConfig()))
+    .action(async () => {
+      const { openStartup } = await import('./startup.ts')
+      const startup = openStartup(chooseLog(cli.terminal(), false))
+      await (await import('./worker.ts')).worker(getConfig(), startup)
+    })
   addExamples(worker, 'berth worker')
 
   const install = program
@@ -73,6 +80,29 @@ export function addInspectionCommands(program: Command, cli: Cli): void {
       getConfig() // invalid values are shown as they are, and then reported
     })
   addExamples(config, 'berth config', 'BERTH_LOG_LEVEL=debug berth config --json')
+}
+
+interface UpOptions {
+  detach?: boolean
+  logFile?: boolean
+}
+
+async function runUp(terminal: Terminal, { detach = false, logFile = false }: UpOptions): Promise<void> {
+  const config = getConfig()
+  const { announcement, openStartup, readyLine } = await import('./startup.ts')
+  const startup = openStartup(chooseLog(terminal, logFile))
+  if (!detach) return (await import('./up.ts')).up(config, startup)
+  startup.step('Starting the control plane in the background')
+  const { isStarted, addresses } = await (await import('./detach.ts')).upDetached(config)
+  const headline = isStarted ? readyLine(startup.seconds()) : 'Berth runs already.'
+  const report = { started: isStarted, home: config.home, ...addresses }
+  printResult(terminal, report, () => announcement({ config, addresses, headline, isDetached: true }))
+}
+
+/** A person at a terminal sees plain lines, and programs read JSON. */
+function chooseLog({ json }: Terminal, isToFile: boolean): LogTarget {
+  if (isToFile) return 'file'
+  return process.stdout.isTTY && !json ? 'terminal' : 'output'
 }
 
 async function runInstall(terminal: Terminal, options: { print?: true; directory?: string }): Promise<void> {
