@@ -127,14 +127,15 @@ function statusText(report: StatusReport, colors: boolean): string {
   return [block(overview, colors), ...services].join('\n')
 }
 
-function doctorText({ checks }: DoctorReport, colors: boolean): string {
-  const rows = checks.map(({ level, name, found }) => [level, name, found])
+function doctorText({ checks, install }: DoctorReport, colors: boolean): string {
+  const rows = checks.map(({ level, name, found, tested }) => [level, name, found, tested?.join(', ')])
   const remedies = checks
     .filter(({ level }) => level !== 'ok')
     .map(({ name, level, cost, fix }) => {
       return [`\n${level}: ${name}`, ...(cost ? [`  ${cost}`] : []), ...(fix ? [`  fix: ${fix}`] : [])].join('\n')
     })
-  return [table(['LEVEL', 'CHECK', 'FOUND'], rows, colors), ...remedies].join('\n')
+  const packages = install ? [`\nTo install all missing packages:\n  ${install}`] : []
+  return [table(['LEVEL', 'CHECK', 'FOUND', 'TESTED'], rows, colors), ...remedies, ...packages].join('\n')
 }
 
 function configText(described: ReturnType<typeof describeConfig>, colors: boolean): string {

@@ -4,7 +4,7 @@ import { nearestExisting } from '../../drivers/host/filesystem.ts'
 import type { Config } from '../config.ts'
 import { checkClusterVersions } from './cluster.ts'
 import { checkDatabase, checkListen, checkTls } from './connection.ts'
-import type { Check, Finding } from './finding.ts'
+import { type Check, type Finding, installCommand } from './finding.ts'
 import {
   checkClock,
   checkClusterIsolation,
@@ -14,7 +14,7 @@ import {
   checkUser,
   checkUserNamespaces,
 } from './host.ts'
-import { checkExtensions, checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
+import { checkExtensions, checkKernel, checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
 import { sandboxChecks } from './sandbox.ts'
 import {
   checkDamagedData,
@@ -29,6 +29,8 @@ import {
 
 export interface DoctorReport {
   checks: DoctorCheck[]
+  /** The command that installs all missing packages; null if none is missing. */
+  install: string | null
 }
 
 export interface DoctorCheck extends Finding {
@@ -45,11 +47,14 @@ export async function doctor(config: Config): Promise<DoctorReport> {
     const finding = await runCheck(check)
     return { name, ok: finding.level === 'ok', ...finding }
   })
-  return { checks: await Promise.all(checks) }
+  const found = await Promise.all(checks)
+  const missing = [...new Set(found.flatMap(({ install = [] }) => install))]
+  return { checks: found, install: missing.length === 0 ? null : installCommand(...missing) }
 }
 
 function listChecks(config: Config): Record<string, Check> {
   return {
+    kernel: checkKernel,
     Node: checkNode,
     ...programChecks,
     libreadline8: checkReadline,

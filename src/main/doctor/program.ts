@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
-import { findLibrary, type HostCommand, inspectCommand } from '../../drivers/host/facts.ts'
+import { release } from 'node:os'
+import { findLibrary, type HostCommand, inspectCommand, parseVersion } from '../../drivers/host/facts.ts'
 import type { Home } from '../../drivers/host/home.ts'
 import { isExecutable, run } from '../../drivers/host/process.ts'
 import { ensureToolchain, findInstalledShare, findPackage } from '../../drivers/postgres/toolchain/toolchain.ts'
@@ -8,22 +9,35 @@ import { type PostgresMajor, postgresMajors } from '../../model/postgres/cluster
 import { findExtensionPackage, offeredExtensions } from '../../model/postgres/extension.ts'
 import type { Toolchain } from '../../model/postgres/toolchain.ts'
 import type { Config } from '../config.ts'
-import { asRoot, type Check, type Finding, ok, problem, warning } from './finding.ts'
-
-function installCommand(debianPackage: string): string {
-  return asRoot(`apt-get install -y ${debianPackage}`)
-}
+import { type Check, type Finding, installCommand, ok, problem, warning } from './finding.ts'
+import { compareVersions, judgeVersion, type Part, tested } from './version.ts'
 
 export function checkNode(): Finding {
-  const found = `${process.version.slice(1)} at ${process.execPath}`
-  if (Number.parseInt(process.version.slice(1), 10) >= 24) return ok(found)
-  return problem(found, 'Berth needs Node 24 or newer.', 'npm ci, then start Berth with ./berth')
+  const version = process.version.slice(1)
+  const found = `${version} at ${process.execPath}`
+  const fix = 'npm ci, then start Berth with ./berth'
+  if (compareVersions(version, '24', 1) < 0) return problem(found, 'Berth needs Node 24 or newer.', fix)
+  return judgeVersion('Node', version, found, fix)
+}
+
+export function checkKernel(): Finding {
+  const version = parseVersion(release())
+  return judgeVersion(
+    'kernel',
+    version,
+    release(),
+    `${installCommand(`linux-image-${debianArchitecture()}`)}, and reboot`,
+  )
+}
+
+function debianArchitecture(): string {
+  return process.arch === 'arm64' ? 'arm64' : 'amd64'
 }
 
 interface Program {
-  package: string
+  package: Exclude<Part, 'Node' | 'kernel' | `PostgreSQL ${PostgresMajor}`>
   command: HostCommand
-  missing: 'warning' | 'problem'
+  missing: Finding['level']
   cost: string
 }
 
@@ -64,6 +78,43 @@ const programs: Program[] = [
     missing: 'warning',
     cost: 'Without dnsmasq-base, network policies of sandboxes cannot restrict host names.',
   },
+  {
+    package: 'openssl',
+    command: 'openssl',
+    missing: 'problem',
+    cost: 'Without openssl no certificates can be made, and no cluster starts.',
+  },
+  {
+    package: 'perl',
+    command: 'perl',
+    missing: 'problem',
+    cost: 'Without Perl, clusters, apps and sandboxes cannot be started.',
+  },
+  {
+    package: 'util-linux',
+    command: 'unshare',
+    missing: 'problem',
+    cost: 'Without util-linux, clusters, apps and sandboxes cannot be started.',
+  },
+  {
+    package: 'e2fsprogs',
+    command: 'mkfs.ext4',
+    missing: 'warning',
+    cost: 'Without e2fsprogs, the size of volumes is not enforced.',
+  },
+  {
+    package: 'xfsprogs',
+    command: 'mkfs.xfs',
+    missing: 'warning',
+    cost: 'Without xfsprogs there are no storage pools and no project quotas.',
+  },
+  {
+    package: 'btrfs-progs',
+    command: 'btrfs',
+    missing: 'ok',
+    cost: 'It is needed only for a home on Btrfs.',
+  },
+  { package: 'git', command: 'git', missing: 'ok', cost: 'It is needed only to update a checkout.' },
 ]
 
 /** A check per Debian package that provides a program. */
@@ -73,31 +124,37 @@ export const programChecks: Record<string, Check> = Object.fromEntries(
 
 async function checkProgram(program: Program): Promise<Finding> {
   const found = await inspectCommand(program.command)
-  if (found) return ok(found.version ? `${found.version} at ${found.path}` : found.path)
-  return { level: program.missing, found: 'not installed', cost: program.cost, fix: installCommand(program.package) }
+  const fix = installCommand(program.package)
+  if (found) {
+    const text = found.version ? `${found.version} at ${found.path}` : found.path
+    return judgeVersion(program.package, found.version, text, fix)
+  }
+  const { versions } = tested[program.package]
+  if (program.missing === 'ok') return { ...ok(`not installed. ${program.cost}`), tested: versions }
+  const facts = { level: program.missing, found: 'not installed', cost: program.cost }
+  return { ...facts, fix, tested: versions, install: [program.package] }
 }
 
 export function checkReadline(): Finding {
   const path = findLibrary('libreadline.so.8')
   if (path) return ok(path)
-  return warning(
-    'not installed',
-    'Without it, the tools that back up Postgres clusters may not start.',
-    installCommand('libreadline8'),
-  )
+  const cost = 'Without it, the tools that back up Postgres clusters may not start.'
+  return { ...warning('not installed', cost, installCommand('libreadline8')), install: ['libreadline8'] }
 }
 
 export async function checkToolchain(major: PostgresMajor, config: Config, required: boolean): Promise<Finding> {
   const packaged = (await findPackage(major))?.version
   const copy = `${config.home}/toolchain/postgres-${packaged}`
   if (!hasDistribution(major) && packaged && !existsSync(`${copy}/manifest.json`)) {
-    return ok(`${packaged.split('.').slice(0, 2).join('.')} from npm; copied into the home on first use`)
+    const version = packaged.split('.').slice(0, 2).join('.')
+    const found = `${version} from npm; copied into the home on first use`
+    return judgeVersion(`PostgreSQL ${major}`, version, found, 'npm ci')
   }
   try {
     // Does not copy anything here, because the distribution has one or the copy exists; it uses no other field of the home.
     const toolchain = await ensureToolchain(major, { toolchain: `${config.home}/toolchain` } as Home)
     await run(`${toolchain.bin}/postgres`, ['--version'], { timeoutSeconds: 1.5 })
-    return ok(describeToolchain(toolchain))
+    return judgeVersion(`PostgreSQL ${major}`, toolchain.version, describeToolchain(toolchain), 'npm ci')
   } catch (error) {
     return {
       level: required ? 'problem' : 'warning',
@@ -130,7 +187,7 @@ export function checkExtensions(config: Config): Finding {
   return warning(
     found,
     'Clusters cannot use PostGIS (`postgis_enabled`) or pgvector.',
-    `${installCommand(missing.join(' '))}, where the distribution has these packages (Debian 13), and restart Berth`,
+    `${installCommand(...missing)}, where the distribution has these packages (Debian 13), and restart Berth`,
   )
 }
 

@@ -1,6 +1,6 @@
 import { execFile, spawnSync } from 'node:child_process'
 import { generateKeyPairSync, type KeyObject, sign } from 'node:crypto'
-import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -123,6 +123,32 @@ describe('the report', () => {
     expect((await check('PostgreSQL 17')).found).toContain(bin)
     expect(readdirSync(opened.toolchain)).toEqual(before)
   })
+
+  test('shows the version of every part beside those it was tested with', async () => {
+    const parts = ['kernel', 'Node', 's6', 'pgbouncer', 'bubblewrap', 'iproute2', 'nftables', 'dnsmasq-base', 'openssl']
+    const more = ['perl', 'util-linux', 'e2fsprogs', 'xfsprogs', 'btrfs-progs', 'git', 'PostgreSQL 16', 'PostgreSQL 17']
+    const all = [...parts, ...more]
+    let checks: Awaited<ReturnType<typeof doctor>>['checks'] = []
+    // On a busy machine a program may take longer than the doctor waits, and its version is not known.
+    await until(async () => {
+      checks = (await doctor(readConfig(settings()))).checks
+      return all.every((name) => /^\d+(\.\d+)+$/.test(checks.find((one) => one.name === name)?.version ?? ''))
+    })
+    for (const name of all) {
+      const part = checks.find((one) => one.name === name)
+      expect(part, name).toMatchObject({ tested: expect.arrayContaining([expect.stringMatching(/^[\d.]+$/)]) })
+    }
+    expect(checks.find(({ name }) => name === 'control groups')!.tested).toContain('v1')
+  })
+
+  test.runIf(/VERSION_CODENAME=(bookworm|trixie)/.test(readFileSync('/etc/os-release', 'utf8')))(
+    'warns about no version that Debian 12 and 13 have',
+    async () => {
+      const { checks } = await doctor(readConfig(settings()))
+      const warned = checks.filter(({ cost = '' }) => cost.startsWith('Berth is tested with'))
+      expect(warned.filter(({ name }) => name !== 'kernel')).toEqual([]) // the kernel is that of the host
+    },
+  )
 
   test('does not wait for a database that never answers', async () => {
     const port = await listen()
@@ -345,7 +371,8 @@ describe.runIf(canMount)('a machine', () => {
     const hide = Object.values(programs).map((program) => {
       return `for f in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do if [ -e $f/${program} ]; then mount --bind /dev/null $f/${program}; fi; done`
     })
-    const { checks } = await doctorElsewhere(hide)
+    const { checks, install } = await doctorElsewhere(hide)
+    expect(install).toBe(`apt-get install -y ${Object.keys(programs).join(' ')}`)
     for (const name of Object.keys(programs)) {
       expect(checks.find((one) => one.name === name)).toEqual({
         name,
@@ -354,8 +381,28 @@ describe.runIf(canMount)('a machine', () => {
         found: 'not installed',
         cost: expect.stringContaining(`Without ${name}`),
         fix: `apt-get install -y ${name}`,
+        tested: [expect.stringMatching(/^\d/), expect.stringMatching(/^\d/)],
+        install: [name],
       })
     }
+  })
+
+  test('with another version of a program is told which ones were tested', async () => {
+    const program = `${home}/pgbouncer`
+    writeFileSync(program, '#!/bin/sh\necho "PgBouncer 1.9.0"\n', { mode: 0o755 })
+    let found: Awaited<ReturnType<typeof check>> | undefined
+    await until(async () => {
+      const { checks } = await doctorElsewhere([`mount --bind ${program} $(command -v pgbouncer)`])
+      found = checks.find(({ name }) => name === 'pgbouncer')
+      return found?.version !== undefined
+    })
+    expect(found).toMatchObject({
+      level: 'warning',
+      version: '1.9.0',
+      found: expect.stringMatching(/^1\.9\.0 at .*\/pgbouncer$/),
+      cost: expect.stringContaining('This one is older'),
+      fix: 'apt-get install -y pgbouncer',
+    })
   })
 
   test.each([
