@@ -124,6 +124,8 @@ function openWorld({ config, home, supervisor, db, turns, log }: WorldParts): Wo
       host: config.pgHost,
       ports: config.pgPorts,
       configuredBins: config.pgBins,
+      source: config.postgres,
+      distribution: config.postgresDirectory,
     }),
     postgres,
     pooler: poolerDriver({ home, supervisor, postgres }),
@@ -183,7 +185,7 @@ type DatabaseParts = Pick<ControlPlane, 'config' | 'home' | 'supervisor'> & Pick
 async function ensureDatabase({ config, home, supervisor, step }: DatabaseParts): Promise<pg.ClientConfig> {
   if (config.databaseUrl) return { connectionString: config.databaseUrl }
   step('Preparing PostgreSQL 17')
-  const toolchain = await ensureToolchain('17', home)
+  const toolchain = await ensureToolchain('17', home, { distribution: config.postgresDirectory })
   step('Starting the state database')
   return { ...(await ensureStateDatabase({ home, supervisor, toolchain })) }
 }
@@ -247,7 +249,7 @@ function startStateDumps(controlPlane: ControlPlane): StateBackup | undefined {
     jobs: jobDriver(supervisor),
     repository: world.repository,
     database: databaseConfig as StateDatabase,
-    findToolchain: () => ensureToolchain('17', home),
+    findToolchain: () => ensureToolchain('17', home, { distribution: config.postgresDirectory }),
   })
   return startStateBackup({
     dumps,

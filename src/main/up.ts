@@ -16,8 +16,7 @@ import { listenBehindProxy } from '../drivers/network/local-socket.ts'
 import { resolveHostName } from '../drivers/network/lookup.ts'
 import { findPrivateNetworkProblem } from '../drivers/network/private.ts'
 import { clusterPaths } from '../drivers/postgres/paths.ts'
-import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
-import { hasExtension } from '../drivers/postgres/toolchain/tools.ts'
+import { listInstalledExtensions } from '../drivers/postgres/toolchain/toolchain.ts'
 import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
 import { type AdoptionRun, createAdoptionRun } from '../live/postgres/adopt-run.ts'
@@ -26,12 +25,11 @@ import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sess
 import { OpenSessions } from '../model/account/open-sessions.ts'
 import { defaultPools } from '../model/app/ip.ts'
 import { machineHeader } from '../model/network.ts'
-import { postgresMajors } from '../model/postgres/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { listTokenExpiries, tokenFeed } from '../store/account/token.ts'
 import { type MachineFeed, machineFeed } from '../store/app/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox/feed.ts'
-import { type Config, type Listen, refuseOpenListeners } from './config.ts'
+import { type Config, installationsOf, type Listen, refuseOpenListeners } from './config.ts'
 import { type ControlPlane, closeControlPlane, openControlPlane, startLoop } from './control-plane.ts'
 import { nameUserCommand } from './doctor/finding.ts'
 import { startCertificateRenewal } from './edge/certificate.ts'
@@ -178,10 +176,10 @@ function settingsOf(config: Config, home: Home, edgePort: number): Omit<Platform
     regions: config.regions,
     defaultRegion: config.regions?.[0] ?? 'local',
     pitrDays: config.pitrDays,
-    postgisMajors: postgresMajors.filter((major) => {
-      const share = findInstalledShare(major, config.pgBins[major])
-      return share !== undefined && hasExtension({ share }, 'postgis')
-    }),
+    installedExtensions: {
+      '16': listInstalledExtensions('16', installationsOf('16', config)),
+      '17': listInstalledExtensions('17', installationsOf('17', config)),
+    },
     pgHost: config.pgHost,
     homeNumber: home.number,
     ipPools: config.ipPools ?? defaultPools(home.number),

@@ -2,13 +2,18 @@ import { existsSync } from 'node:fs'
 import { release } from 'node:os'
 import { findLibrary, type HostCommand, inspectCommand, parseVersion } from '../../drivers/host/facts.ts'
 import type { Home } from '../../drivers/host/home.ts'
-import { isExecutable, run } from '../../drivers/host/process.ts'
-import { ensureToolchain, findInstalledShare, findPackage } from '../../drivers/postgres/toolchain/toolchain.ts'
+import { run } from '../../drivers/host/process.ts'
+import {
+  ensureToolchain,
+  findDistributionBin,
+  findInstalledShare,
+  findPackage,
+} from '../../drivers/postgres/toolchain/toolchain.ts'
 import { hasExtension } from '../../drivers/postgres/toolchain/tools.ts'
 import { type PostgresMajor, postgresMajors } from '../../model/postgres/cluster.ts'
 import { findExtensionPackage, offeredExtensions } from '../../model/postgres/extension.ts'
 import type { Toolchain } from '../../model/postgres/toolchain.ts'
-import type { Config } from '../config.ts'
+import { type Config, installationsOf } from '../config.ts'
 import { type Check, type Finding, installCommand, ok, problem, warning } from './finding.ts'
 import { compareVersions, judgeVersion, type Part, tested } from './version.ts'
 
@@ -142,17 +147,20 @@ export function checkReadline(): Finding {
   return { ...warning('not installed', cost, installCommand('libreadline8')), install: ['libreadline8'] }
 }
 
+/** The installation that a new cluster gets. */
 export async function checkToolchain(major: PostgresMajor, config: Config, required: boolean): Promise<Finding> {
+  const options = installationsOf(major, config)
   const packaged = (await findPackage(major))?.version
   const copy = `${config.home}/toolchain/postgres-${packaged}`
-  if (!hasDistribution(major) && packaged && !existsSync(`${copy}/manifest.json`)) {
+  const isFromSystem = options.configuredBin !== undefined || usesDistribution(major, config)
+  if (!isFromSystem && packaged && !existsSync(`${copy}/manifest.json`)) {
     const version = packaged.split('.').slice(0, 2).join('.')
     const found = `${version} from npm; copied into the home on first use`
     return judgeVersion(`PostgreSQL ${major}`, version, found, 'npm ci')
   }
   try {
-    // Does not copy anything here, because the distribution has one or the copy exists; it uses no other field of the home.
-    const toolchain = await ensureToolchain(major, { toolchain: `${config.home}/toolchain` } as Home)
+    // Does not copy anything here, because it is installed or the copy exists; it uses no other field of the home.
+    const toolchain = await ensureToolchain(major, { toolchain: `${config.home}/toolchain` } as Home, options)
     await run(`${toolchain.bin}/postgres`, ['--version'], { timeoutSeconds: 1.5 })
     return judgeVersion(`PostgreSQL ${major}`, toolchain.version, describeToolchain(toolchain), 'npm ci')
   } catch (error) {
@@ -170,7 +178,7 @@ export async function checkToolchain(major: PostgresMajor, config: Config, requi
 /** Extensions of the distribution, which the PostgreSQL from npm does not have. */
 export function checkExtensions(config: Config): Finding {
   const installed = postgresMajors.flatMap((major) => {
-    const share = findInstalledShare(major, config.pgBins[major])
+    const share = findInstalledShare(major, installationsOf(major, config))
     return share === undefined ? [] : [{ major, share }]
   })
   const newest = postgresMajors.at(-1)!
@@ -182,7 +190,10 @@ export function checkExtensions(config: Config): Finding {
             .filter((name) => !hasExtension({ share }, name))
             .map((name) => findExtensionPackage(name, major)!),
         )
-  if (missing.length === 0) return ok(`${offeredExtensions.join(', ')}`)
+  if (missing.length === 0) {
+    const places = installed.map(({ major, share }) => `PostgreSQL ${major} with ${share}`)
+    return ok(`${offeredExtensions.join(', ')}, in ${places.join(' and ')}`)
+  }
   const found = installed.length === 0 ? 'none, because PostgreSQL is from npm' : `without ${missing.join(', ')}`
   return warning(
     found,
@@ -195,6 +206,6 @@ function describeToolchain({ version, source, bin }: Toolchain): string {
   return `${version} from ${source === 'npm' ? 'npm' : 'the system'}, in ${bin}`
 }
 
-function hasDistribution(major: PostgresMajor): boolean {
-  return isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
+function usesDistribution(major: PostgresMajor, { postgres, postgresDirectory }: Config): boolean {
+  return postgres === 'distribution' && findDistributionBin(major, postgresDirectory) !== undefined
 }

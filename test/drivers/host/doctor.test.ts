@@ -106,13 +106,23 @@ describe('the report', () => {
 
   test('names the packages of extensions that the PostgreSQL of the platform lacks', async () => {
     const bin = makeInstallation(join(home, 'installed'), '17')
-    expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({ level: 'ok', found: 'postgis, vector' })
+    const found = `postgis, vector, in PostgreSQL 17 with ${join(home, 'installed/share/postgresql')}`
+    expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({ level: 'ok', found })
     rmSync(join(home, 'installed/share/postgresql/extension/vector.control'))
     expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({
       level: 'warning',
       found: 'without postgresql-17-pgvector',
       fix: expect.stringMatching(/apt-get install -y postgresql-17-pgvector,/),
     })
+  })
+
+  test('finds the PostgreSQL of the distribution, and shows it where the operator prefers it', async () => {
+    const bin = makeInstallation(join(home, 'distribution/17'), '17')
+    const distribution = { BERTH_POSTGRES_DIRECTORY: join(home, 'distribution') }
+    expect((await check('extensions', distribution)).found).toContain('postgis, vector, in PostgreSQL 17')
+    expect((await check('PostgreSQL 17', distribution)).found).toContain('from npm')
+    const preferred = await check('PostgreSQL 17', { ...distribution, BERTH_POSTGRES: 'distribution' })
+    expect(preferred).toMatchObject({ level: 'ok', found: expect.stringContaining(`from the system, in ${bin}`) })
   })
 
   test('shows the PostgreSQL of an existing home without adding to it', async () => {
