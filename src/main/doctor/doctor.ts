@@ -26,6 +26,7 @@ import {
   checkSecretFile,
   checkStorage,
 } from './storage.ts'
+import { unprivilegedChecks } from './unprivileged.ts'
 
 export interface DoctorReport {
   checks: DoctorCheck[]
@@ -67,6 +68,7 @@ function listChecks(config: Config): Record<string, Check> {
     'control groups': checkControlGroups,
     'cluster isolation': checkClusterIsolation,
     ...sandboxChecks,
+    ...unprivilegedChecks,
     home: () => checkHome(config.home),
     repository: () => checkRepository(config),
     'disk space': () => checkDisk(config.home),
