@@ -30,7 +30,8 @@ export async function upDetached(config: Config): Promise<Detached> {
   const home = await openHome(config.home, { uidBase: config.uidBase })
   const stopping = stopSignal()
   return withLock(
-    `${home.run}/up.lock`,
+    // Nobody else can open files there, and hold the lock.
+    `${home.cache}/up.lock`,
     async () => {
       const found = await findAnsweringPlatform(home)
       if (found) return { isStarted: false, addresses: found }

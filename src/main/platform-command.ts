@@ -89,14 +89,15 @@ interface UpOptions {
 
 async function runUp(terminal: Terminal, { detach = false, logFile = false }: UpOptions): Promise<void> {
   const config = getConfig()
-  const { announcement, openStartup, readyLine } = await import('./startup.ts')
+  const { announcement, hasSystemd, openStartup, readyLine } = await import('./startup.ts')
   const startup = openStartup(chooseLog(terminal, logFile))
   if (!detach) return (await import('./up.ts')).up(config, startup)
   startup.step('Starting the control plane in the background')
   const { isStarted, addresses } = await (await import('./detach.ts')).upDetached(config)
   const headline = isStarted ? readyLine(startup.seconds()) : 'Berth runs already.'
   const report = { started: isStarted, home: config.home, ...addresses }
-  printResult(terminal, report, () => announcement({ config, addresses, headline, isDetached: true }))
+  const started = { config, addresses, headline, isDetached: true, hasSystemd: hasSystemd() }
+  printResult(terminal, report, () => announcement(started))
 }
 
 /** A person at a terminal sees plain lines, and programs read JSON. */

@@ -1,8 +1,8 @@
 // What a person sees of a start. Everything else goes to the log.
 import { existsSync } from 'node:fs'
 import { block, sanitize } from '../cli/output.ts'
-import type { Config } from './config.ts'
-import { describeConfig } from './config.ts'
+import { shellQuote } from '../drivers/host/shell.ts'
+import { type Config, describeConfig } from './config.ts'
 import { nextCommands } from './install.ts'
 import { controlPlaneLog, type LogTarget } from './log.ts'
 import { version } from './version.ts'
@@ -42,11 +42,17 @@ interface Started {
   headline: string
   /** The control plane runs without a terminal. */
   isDetached: boolean
+  hasSystemd: boolean
+}
+
+export function hasSystemd(): boolean {
+  return existsSync('/run/systemd/system')
 }
 
 /** Names the addresses, where the token is, what to try and how to stop. */
-export function announcement({ config, addresses, headline, isDetached }: Started): string {
-  const { appUrl, sandboxUrl } = publicUrls(config, new URL(addresses.edge).port)
+export function announcement({ config, addresses, headline, ...how }: Started): string {
+  const { port, protocol } = new URL(addresses.edge)
+  const { appUrl, sandboxUrl } = publicUrls(config, port || (protocol === 'https:' ? 443 : 80))
   const facts: [string, string][] = [
     ['platform API', `${addresses.api}   (reference: ${addresses.api}/docs)`],
     ['sandbox API', `${addresses.sandbox}   (reference: ${addresses.sandbox}/docs)`],
@@ -60,11 +66,11 @@ export function announcement({ config, addresses, headline, isDetached }: Starte
     '',
     indent(block(facts, false)),
     '',
-    isDetached ? 'Three things to try:' : 'Three things to try in another terminal:',
+    how.isDetached ? 'Three things to try:' : 'Three things to try in another terminal:',
     '',
     indent([...selectHome(config), ...suggestions].join('\n')),
     '',
-    ...howToStop(isDetached),
+    ...howToStop(how),
   ].join('\n')
 }
 
@@ -77,11 +83,11 @@ const suggestions = [
 /** The other terminal may lack the setting. */
 function selectHome({ home }: Config): string[] {
   const isGiven = describeConfig().some(({ name, set }) => name === 'BERTH_HOME' && set)
-  return isGiven ? [`export BERTH_HOME=${sanitize(home)}`] : []
+  return isGiven ? [sanitize(`export BERTH_HOME=${/^[\w@:,./+-]+$/.test(home) ? home : shellQuote(home)}`)] : []
 }
 
-function howToStop(isDetached: boolean): string[] {
-  const keep = existsSync('/run/systemd/system')
+function howToStop({ isDetached, hasSystemd }: Pick<Started, 'isDetached' | 'hasSystemd'>): string[] {
+  const keep = hasSystemd
     ? `To start it at every boot: ${['./berth install', ...nextCommands].join(' && ')}`
     : 'It does not start again after a reboot; this machine has no systemd, so let its init system run "./berth up".'
   if (isDetached) return ['"./berth down" stops everything, "./berth status" shows what runs.', keep]

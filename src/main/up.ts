@@ -37,7 +37,7 @@ import { apiSocket, ensureEdge } from './edge/service.ts'
 import { openMachineSockets } from './inside/machine.ts'
 import { openSandboxSockets } from './inside/sandbox.ts'
 import { refuseTakenListeners } from './listen.ts'
-import { type Addresses, announcement, publicUrls, readyLine, type Startup } from './startup.ts'
+import { type Addresses, announcement, hasSystemd, publicUrls, readyLine, type Startup } from './startup.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
 
@@ -216,5 +216,5 @@ function announce({ config, home, log }: ControlPlane, addresses: Addresses, sta
   log.info({ ...addresses, home: home.path, version }, 'control plane is ready')
   if (startup.log !== 'terminal') return
   const headline = readyLine(startup.seconds())
-  console.log(`\n${announcement({ config, addresses, headline, isDetached: false })}`)
+  console.log(`\n${announcement({ config, addresses, headline, isDetached: false, hasSystemd: hasSystemd() })}`)
 }

@@ -60,7 +60,7 @@ function listChecks(config: Config): Record<string, Check> {
     ...programChecks,
     libreadline8: checkReadline,
     user: checkUser,
-    'PostgreSQL 17': () => checkToolchain('17', config, config.databaseUrl === undefined),
+    'PostgreSQL 17': () => checkToolchain('17', config, isNeededForState(config)),
     'PostgreSQL 16': () => checkToolchain('16', config, false),
     'cluster versions': () => checkClusterVersions(config),
     extensions: () => checkExtensions(config),
@@ -87,6 +87,11 @@ function listChecks(config: Config): Record<string, Check> {
     key: () => checkSecretFile(`${config.home}/key`, 'Anyone who can read it can decrypt the stored secrets.'),
     'state database': () => checkDatabase(config.databaseUrl),
   }
+}
+
+/** The state database uses the bundled PostgreSQL also where clusters use a configured one. */
+function isNeededForState({ databaseUrl, pgBins }: Config): boolean {
+  return databaseUrl === undefined && pgBins[17] === undefined
 }
 
 async function runCheck(check: Check): Promise<Finding> {
