@@ -82,7 +82,7 @@ function renderUnits(config: Config, directory: string, options: InstallOptions)
   ]
 }
 
-const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
+export const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
 
 // The same value that the platform uses. It only sizes a table of pointers.
 const maxServices = 20_000
@@ -185,6 +185,7 @@ function listVariables(config: Config, { environment }: InstallOptions): [string
     BERTH_TLS_KEY: config.tls?.keyFile,
     BERTH_PG16_BIN: config.pgBins[16],
     BERTH_PG17_BIN: config.pgBins[17],
+    BERTH_POSTGRES_DIRECTORY: config.postgresDirectory,
     BERTH_REPOSITORY: config.repository,
   }
   const given = describeConfig(environment).filter(({ name, set }) => set && name !== 'BERTH_HOME' && !isSecret(name))

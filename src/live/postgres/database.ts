@@ -70,8 +70,11 @@ async function findMissingPackage(
   if (wanted === undefined || !(err instanceof BerthError && err.code === 'not_found')) return undefined
   const available = await askCluster(ctx, cluster, ctx.postgres.extensions.list(cluster.id, database))
   if (available.some((extension) => extension.name === name)) return undefined
-  const isOwn = cluster.toolchain?.source === 'npm'
-  const hint = isOwn ? ', which new clusters then use with the PostgreSQL of the distribution' : ''
+  const again = `create a cluster with it ("extensions": ["${name}"]), which then uses the PostgreSQL of the distribution`
+  if (ctx.settings.installedExtensions[cluster.pgMajor].has(name)) {
+    return invalid(`extension ${name} is not part of the PostgreSQL installation of this cluster; ${again}`)
+  }
+  const hint = cluster.toolchain?.source === 'npm' ? `; then ${again}` : ''
   return invalid(
     `extension ${name} is not installed on this platform; its operator can install the package ${wanted}${hint}`,
   )
