@@ -148,7 +148,7 @@ function combineBins(bin16: string | undefined, bin17: string | undefined): Conf
   return { ...(bin16 ? { 16: bin16 } : {}), ...(bin17 ? { 17: bin17 } : {}) }
 }
 
-/** The environment for programs that the CLI runs for its user, such as psql. */
+/** The environment of this process, for programs that it runs, such as psql. */
 export function inheritedEnvironment(): Environment {
   return process.env
 }
