@@ -34,7 +34,7 @@ const notExecutable: Record<number, string> = {
 export async function startProgram(machine: Machine, world: World): Promise<Start> {
   const before = world.machines.inspectMachine(machine.id, machine.instanceId)
   if (before.is !== 'up' || before.frozen) {
-    const refused = await startMachine(machine, world)
+    const refused = await startMachine(machine, world, { isFrozen: before.is === 'up' })
     if (refused) return refused
   }
   const process = world.machines.inspectMachine(machine.id, machine.instanceId)
@@ -58,7 +58,11 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
 }
 
 /** Returns undefined when the program has been started. */
-async function startMachine(machine: Machine, world: World): Promise<Exclude<Start, { is: 'up' }> | undefined> {
+async function startMachine(
+  machine: Machine,
+  world: World,
+  { isFrozen }: { isFrozen: boolean },
+): Promise<Exclude<Start, { is: 'up' }> | undefined> {
   const found = await ensureImage(machine, world)
   if (found.is === 'coming') return { is: 'waiting', note: found.note, seconds: pullSeconds }
   if (found.is === 'refused') return found
@@ -67,8 +71,8 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
   if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
   const creating = volumes.find(({ state }) => state === 'creating')
   if (creating) return { is: 'waiting', note: `waiting for its volume ${creating.id}`, seconds: volumeSeconds }
-  // On some hosts a volume can only grow while it is not mounted.
-  for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
+  // On some hosts a volume can only grow while it is not mounted, and a frozen program has it mounted.
+  if (!isFrozen) for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
     await world.machines.startMachine(await buildSpec(found.machine, found.image, world))
     return undefined
