@@ -164,7 +164,7 @@ export function installationsOf(
   return { configuredBin: config.pgBins[major], distribution: config.postgresDirectory, prefer: config.postgres }
 }
 
-/** The environment for programs that the CLI runs for its user, such as psql. */
+/** The environment of this process, for programs that it runs, such as psql. */
 export function inheritedEnvironment(): Environment {
   return process.env
 }

@@ -3,7 +3,7 @@ import type { FastifyInstance } from 'fastify'
 import { createMetrics, type Metrics } from '../api/http/metrics.ts'
 import type { Area } from '../api/http/problem.ts'
 import { buildServer } from '../api/http/server.ts'
-import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/routes.ts'
+import { platformRoutes, platformSockets, sandboxRoutes, sandboxSockets } from '../api/routes.ts'
 import { CommandError } from '../cli/errors.ts'
 import { findClusterGap } from '../drivers/confine/probe.ts'
 import { ensureAuthority } from '../drivers/host/certificate.ts'
@@ -141,7 +141,9 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
-    ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
+    ...(area === 'platform'
+      ? { routes: platformRoutes, sockets: platformSockets }
+      : { routes: sandboxRoutes, sockets: sandboxSockets }),
     context: {
       ...world,
       db,

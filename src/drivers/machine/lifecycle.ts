@@ -3,6 +3,7 @@
 // about restarts, so machines keep running without the control plane.
 import { keyedQueue } from '../../model/keyed-queue.ts'
 import { readSignal } from '../../model/signal.ts'
+import { enterSpares } from '../box/enter/spare.ts'
 import { probeAbility } from '../box/probe.ts'
 import { findProgram } from '../box/process.ts'
 import { readGroupMemory, reclaimMemory, setMemoryLimit } from '../host/cgroup-memory.ts'
@@ -12,7 +13,7 @@ import { storageQuota } from '../storage/quota.ts'
 import { watchChanges } from './change.ts'
 import { readMemoryGroup } from './control-group.ts'
 import type { MachineDriver } from './driver.ts'
-import { spawnInMachine } from './exec.ts'
+import { spawnInMachine, startSessionInMachine } from './exec.ts'
 import { freezeMachine, thawMachine } from './freeze.ts'
 import { isolationOf, type MachineHost, type MachineOptions } from './host.ts'
 import { findLog, trimKeptLogs, writePlatformLine } from './kept-log.ts'
@@ -96,6 +97,7 @@ type Readers =
   | 'onChange'
   | 'signalMachine'
   | 'spawnInMachine'
+  | 'startSession'
   | 'listProcesses'
   | 'listListening'
   | 'writeLog'
@@ -107,6 +109,7 @@ type Readers =
 /** Operations that need not wait for others. */
 function machineReaders(host: MachineHost): Pick<MachineDriver, Readers> {
   const { home } = host
+  const spares = enterSpares()
   const pathsOf = (id: string) => machinePaths(home, id)
   return {
     isolation: async () => isolationOf(await host.able()),
@@ -118,6 +121,8 @@ function machineReaders(host: MachineHost): Pick<MachineDriver, Readers> {
       return found !== undefined
     },
     spawnInMachine: (machine, command) => spawnInMachine(host, machine, command),
+    startSession: (machine, command, start, events) =>
+      startSessionInMachine(host, spares, machine, command, start, events),
     async listProcesses(id) {
       const found = findProgram(pathsOf(id).service)
       return found ? listNamespace(found.first) : []

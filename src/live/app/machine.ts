@@ -51,7 +51,16 @@ export async function runInMachine(
   id: string,
   request: CommandRequest,
 ): Promise<CommandResult> {
-  const { machine } = await getStarted(ctx, app, id, 'write')
+  const { target } = await getExecTarget(ctx, app, id)
+  return collectResult(ctx.machines.spawnInMachine(target, { argv: request.argv }), request)
+}
+
+/** A machine in which commands can be run now. */
+export async function getExecTarget(ctx: LiveContext, app: string, id: string) {
+  const {
+    machine,
+    app: { orgId },
+  } = await getStarted(ctx, app, id, 'write')
   const target = await buildExecTarget(ctx, machine)
   // Looked at last, because the machine may be removed at any moment until then.
   if (ctx.machines.inspectMachine(machine.id, machine.instanceId).is !== 'up') {
@@ -59,7 +68,7 @@ export async function runInMachine(
       'failed_precondition: the program of the machine has exited; this works once it runs again',
     )
   }
-  return collectResult(ctx.machines.spawnInMachine(target, { argv: request.argv }), request)
+  return { machine, orgId, target }
 }
 
 function collectResult(child: ChildProcess, { stdin, timeoutSeconds }: CommandRequest): Promise<CommandResult> {

@@ -37,7 +37,7 @@ const notExecutable: Record<number, string> = {
 export async function startProgram(machine: Machine, world: World): Promise<Start> {
   const before = world.machines.inspectMachine(machine.id, machine.instanceId)
   if (before.is !== 'up' || before.frozen) {
-    const refused = await startMachine(machine, world)
+    const refused = await startMachine(machine, world, { isFrozen: before.is === 'up' })
     if (refused) return refused
   }
   const process = world.machines.inspectMachine(machine.id, machine.instanceId)
@@ -63,7 +63,11 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
 }
 
 /** Returns undefined when the program has been started. */
-async function startMachine(machine: Machine, world: World): Promise<Exclude<Start, { is: 'up' }> | undefined> {
+async function startMachine(
+  machine: Machine,
+  world: World,
+  { isFrozen }: { isFrozen: boolean },
+): Promise<Exclude<Start, { is: 'up' }> | undefined> {
   const found = await ensureImage(machine, world)
   if (found.is === 'coming') return { is: 'waiting', note: found.note, seconds: pullSeconds }
   if (found.is === 'refused') return found
@@ -79,8 +83,8 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
     await recordProgress(world.db, machine.id, note)
     return { is: 'waiting', note, seconds: copySeconds }
   }
-  // On some hosts a volume can only grow while it is not mounted.
-  for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
+  // On some hosts a volume can only grow while it is not mounted, and a frozen program has it mounted.
+  if (!isFrozen) for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
     await world.machines.startMachine(await buildSpec(found.machine, found.image, world))
     return undefined
