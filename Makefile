@@ -27,11 +27,11 @@ demo: ## play a restore session in one minute
 soak: ## restores compared with the log, with clock steps and damage; every pair of operations twenty times at once
 	@scripts/setup.sh test
 	@BERTH_SOAK_ROUNDS=20 npm test --silent -- --no-file-parallelism test/e2e/race
-	@exec node_modules/.bin/node scripts/soak.ts
+	@exec scripts/node.sh scripts/soak.ts
 
 bench: ## run the benchmarks
 	@scripts/setup.sh bench
-	@exec node_modules/.bin/node bench/run.ts
+	@exec scripts/node.sh bench/run.ts
 
 generate: ## regenerate the derived files
 	@scripts/setup.sh npm
