@@ -1,7 +1,7 @@
-.PHONY: help up quick test check demo soak bench generate durations dist clean
+.PHONY: help up quick test test-debian check demo soak bench generate durations dist clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
+	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
 
 up: ## install what is missing and start the platform; Ctrl-C stops the control plane, ./berth down everything
 	@scripts/setup.sh run
@@ -15,6 +15,9 @@ test: ## install what is missing, check the code and run every test
 	@scripts/setup.sh test
 	@npm run --silent check
 	@npm test --silent
+
+test-debian: ## run RELEASE=bookworm|trixie in a directory, start Berth there and run tests: PART=bounded|all|none, or TESTS='file ...'
+	@exec scripts/debian/test.sh "$(RELEASE)" $(TESTS)
 
 check: ## check types, lint and format of TypeScript, shell and Perl, without tests
 	@scripts/setup.sh check
