@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import { readTextIfPresent } from '../drivers/host/file.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { baseEnvironment, findCommand, isRoot } from '../drivers/host/process.ts'
+import { maxServices } from '../drivers/s6/tree.ts'
 import { mountPool } from '../drivers/storage/mount.ts'
 import { type Config, describeConfig } from './config.ts'
 import { settings } from './setting.ts'
@@ -83,9 +84,6 @@ function renderUnits(config: Config, directory: string, options: InstallOptions)
 }
 
 export const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
-
-// The same value that the platform uses. It only sizes a table of pointers.
-const maxServices = 20_000
 
 function renderTree(config: Config): string {
   const tree = `${config.home}/tree`
