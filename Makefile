@@ -1,7 +1,7 @@
-.PHONY: help up quick test check demo soak bench generate durations dist clean
+.PHONY: help up quick test test-debian check demo soak bench generate durations dist clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
+	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | while IFS='	' read -r target about; do printf '  make %-10s %s\n' "$$target" "$$about"; done
 
 up: ## install what is missing and start the platform; Ctrl-C stops the control plane, ./berth down everything
 	@scripts/setup.sh run
@@ -16,6 +16,9 @@ test: ## install what is missing, check the code and run every test
 	@npm run --silent check
 	@npm test --silent
 
+test-debian: ## run RELEASE=bookworm|trixie in a directory, start Berth there and run tests: PART=bounded|all|none, or TESTS='file ...'
+	@exec scripts/debian/test.sh "$(RELEASE)" $(TESTS)
+
 check: ## check types, lint and format of TypeScript, shell and Perl, without tests
 	@scripts/setup.sh check
 	@npm run --silent check
@@ -27,11 +30,11 @@ demo: ## play a restore session in one minute
 soak: ## restores compared with the log, with clock steps and damage; every pair of operations twenty times at once
 	@scripts/setup.sh test
 	@BERTH_SOAK_ROUNDS=20 npm test --silent -- --no-file-parallelism test/e2e/race
-	@exec node_modules/.bin/node scripts/soak.ts
+	@exec scripts/node.sh scripts/soak.ts
 
 bench: ## run the benchmarks
 	@scripts/setup.sh bench
-	@exec node_modules/.bin/node bench/run.ts
+	@exec scripts/node.sh bench/run.ts
 
 generate: ## regenerate the derived files
 	@scripts/setup.sh npm

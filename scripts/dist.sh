@@ -10,7 +10,7 @@ case $(uname -m) in
   aarch64) arch=arm64 ;;
   *) echo "releases are built on x64 and arm64, not on $(uname -m)" >&2 && exit 1 ;;
 esac
-version=$(node_modules/.bin/node -p 'require("./package.json").version')
+version=$(scripts/node.sh -p 'require("./package.json").version')
 name=berth-$version-linux-$arch
 
 staging=$(mktemp -d)

@@ -145,7 +145,7 @@ disable_services() {
 stamp=node_modules/.berth-lock
 
 npm_packages_are_current() {
-  [ -x node_modules/.bin/node ] || return 1
+  scripts/node.sh --version >/dev/null 2>&1 || return 1
   # npm writes .package-lock.json last. If it is newer than the lockfile, npm was run by hand.
   if [ ! -e "$stamp" ] && [ -e node_modules/.package-lock.json ] &&
     [ -z "$(find package-lock.json -newer node_modules/.package-lock.json)" ]; then
@@ -177,7 +177,7 @@ install_npm_packages() {
 
 ensure_npm_packages() {
   if npm_packages_are_current; then return 0; fi
-  command -v npm >/dev/null || fail "npm was not found. Install Node.js 20 or newer, which includes it, and run this again."
+  command -v npm >/dev/null || fail "npm was not found. Install it (on Debian with apt-get install npm) and run this again."
   # Concurrent installations would delete each other's files. The lock on this directory ends with the process.
   if command -v flock >/dev/null; then
     exec 9<.
@@ -186,7 +186,7 @@ ensure_npm_packages() {
   fi
   echo "Installing npm packages ..."
   install_npm_packages || fail "Could not install the npm packages: see the error above."
-  [ -x node_modules/.bin/node ] || fail "Berth runs on Linux on x64 and arm64; this is $(uname -s) on $(uname -m)."
+  scripts/node.sh --version >/dev/null || fail "npm has installed no usable Node.js: see the error above."
   write_stamp
 }
 

@@ -17,6 +17,7 @@ import { machineLeaseRoutes, machineMetadataRoutes } from './app/machine-lease.t
 import { machineLogRoutes } from './app/machine-log.ts'
 import { machineMemoryRoutes } from './app/machine-memory.ts'
 import { machineOrgRoutes } from './app/machine-org.ts'
+import { machineSessionSockets } from './app/machine-session.ts'
 import { networkPolicyRoutes } from './app/network-policy.ts'
 import { secretRoutes } from './app/secret.ts'
 import { secretKeyRoutes } from './app/secret-key.ts'
@@ -96,6 +97,8 @@ export const sandboxRoutes: Route[] = [
   ...taskRoutes,
   ...tokenMintRoutes,
 ]
+
+export const platformSockets: SocketRoute[] = machineSessionSockets
 
 export const sandboxSockets: SocketRoute[] = [
   ...execSockets,

@@ -31,6 +31,7 @@ const optionsByField = {
   'force=true': '--force',
   disk_size_gb: '--disk',
   postgis_enabled: '--postgis',
+  'extensions:': '--extension:',
   retention_days: '--retention',
   maintenance_window: '--maintenance-window',
 }

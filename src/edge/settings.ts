@@ -31,6 +31,8 @@ export interface EdgeSettings {
   databases: DatabaseSettings | null
   /** The relay from machines to the API; null when the host has no private networks. */
   api: ApiSettings | null
+  /** The socket of the service that keeps the listening sockets while the edge restarts; null when there is none. */
+  socketHolder: string | null
   /** The interval between searches for idle machines. */
   autostopSeconds: number
   /** The user that workers switch to; null when the edge does not run as root. */

@@ -58,12 +58,13 @@ Exit codes: 0 success, 1 refused or failed, 2 usage error, 130 interrupted.`,
     session: () => openSession(getConfig(), program.opts<{ url?: string }>().url),
     terminal: () => ({ ...streams, json: wantsJson(program) }),
   }
+  const standardStreams = { input: process.stdin, output: process.stdout, errors: process.stderr }
   const machineCli: MachineCli = { ...cli, progress: process.stderr, readInput, setExitCode }
   program.commandsGroup('Apps:')
   addAppCommands(program, machineCli)
   addDeployCommand(program, machineCli)
   addReleaseCommands(program, machineCli)
-  addMachineCommands(program, machineCli)
+  addMachineCommands(program, { ...machineCli, streams: standardStreams })
   addScaleCommands(program, machineCli)
   addLogsCommand(program, cli)
   addSecretCommands(program, machineCli)
@@ -75,7 +76,7 @@ Exit codes: 0 success, 1 refused or failed, 2 usage error, 130 interrupted.`,
   addSandboxCommands(program, {
     ...cli,
     session: () => openSandboxSession(getConfig(), program.opts<{ url?: string }>().url),
-    streams: { input: process.stdin, output: process.stdout, errors: process.stderr },
+    streams: standardStreams,
     setExitCode,
   })
   addOrgCommands(program, cli)

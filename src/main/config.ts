@@ -4,6 +4,8 @@ import { resolve } from 'node:path'
 import type { AllowedTarget } from '../drivers/network/outbound-address.ts'
 import type { QuotaLimits } from '../model/account/quota.ts'
 import { isLoopback } from '../model/network.ts'
+import type { PostgresMajor } from '../model/postgres/cluster.ts'
+import type { PostgresSource } from '../model/postgres/toolchain.ts'
 import { settings } from './setting.ts'
 import {
   readAllowedTargets,
@@ -21,6 +23,7 @@ import {
   readPath,
   readPools,
   readPortRange,
+  readPostgresSource,
   readQuotas,
   readSwitch,
 } from './setting-value.ts'
@@ -71,6 +74,9 @@ export interface Config {
   pgPorts: { first: number; last: number }
   /** The operator's own PostgreSQL installations, by major version. */
   pgBins: { 16?: string; 17?: string }
+  /** Which PostgreSQL new clusters get, and where the distribution has its own. */
+  postgres: PostgresSource
+  postgresDirectory: string
   /** The directory for backups and WAL. */
   repository: string
   pitrDays: number
@@ -120,6 +126,8 @@ export function readConfig(environment: Environment = process.env): Config {
     pgHost: raw('BERTH_PG_HOST'),
     pgPorts: read('BERTH_PG_PORTS', readPortRange),
     pgBins: combineBins(read('BERTH_PG16_BIN', readPath), read('BERTH_PG17_BIN', readPath)),
+    postgres: read('BERTH_POSTGRES', readPostgresSource),
+    postgresDirectory: resolve(raw('BERTH_POSTGRES_DIRECTORY')),
     repository: resolve(raw('BERTH_REPOSITORY') || `${raw('BERTH_HOME')}/repository`),
     pitrDays: read('BERTH_PITR_DAYS', readNumber(1, 3650)),
     backupIntervalSeconds: read('BERTH_BACKUP_INTERVAL', readDuration),
@@ -148,7 +156,15 @@ function combineBins(bin16: string | undefined, bin17: string | undefined): Conf
   return { ...(bin16 ? { 16: bin16 } : {}), ...(bin17 ? { 17: bin17 } : {}) }
 }
 
-/** The environment for programs that the CLI runs for its user, such as psql. */
+/** Where the PostgreSQL of a major version may be, and which one is preferred. */
+export function installationsOf(
+  major: PostgresMajor,
+  config: Pick<Config, 'pgBins' | 'postgres' | 'postgresDirectory'>,
+) {
+  return { configuredBin: config.pgBins[major], distribution: config.postgresDirectory, prefer: config.postgres }
+}
+
+/** The environment of this process, for programs that it runs, such as psql. */
 export function inheritedEnvironment(): Environment {
   return process.env
 }

@@ -8,7 +8,7 @@ import { openHome } from '../drivers/host/home.ts'
 import { isExecutable } from '../drivers/host/process.ts'
 import { ensureToolchain } from '../drivers/postgres/toolchain/toolchain.ts'
 import { ensureTools } from '../drivers/postgres/toolchain/tools.ts'
-import { type Config, inheritedEnvironment } from './config.ts'
+import { type Config, inheritedEnvironment, installationsOf } from './config.ts'
 
 type Environment = Record<string, string | undefined>
 
@@ -52,7 +52,7 @@ async function unpackPsql(config: Config): Promise<string> {
   try {
     if (!existsSync(join(config.home, 'toolchain'))) throw new Error(`${config.home} is not the home of a platform`)
     const home = await openHome(config.home, { uidBase: config.uidBase })
-    const toolchain = await ensureToolchain('17', home, { configuredBin: config.pgBins[17] })
+    const toolchain = await ensureToolchain('17', home, installationsOf('17', config))
     return join(await ensureTools(toolchain), 'psql')
   } catch (cause) {
     const reason = (cause as Error).message

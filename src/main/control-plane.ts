@@ -1,5 +1,5 @@
 import type pg from 'pg'
-import pino, { type Logger } from 'pino'
+import type { Logger } from 'pino'
 import { prepareFirstUse } from '../actions/first-use.ts'
 import { checkpointDriver } from '../drivers/box/checkpoint/checkpoint.ts'
 import { withSubvolumes } from '../drivers/box/checkpoint/subvolume.ts'
@@ -53,6 +53,8 @@ import { migrate } from '../store/migrate.ts'
 import { type OpenTurns, openTurns, type Turns } from '../store/turn.ts'
 import { workChannel } from '../store/work.ts'
 import type { Config } from './config.ts'
+import { openLog } from './log.ts'
+import type { Startup } from './startup.ts'
 import { watchTree } from './tree.ts'
 
 /** The resources shared by all parts of a control plane process. */
@@ -71,19 +73,21 @@ export interface ControlPlane {
 }
 
 /** Starts the supervision tree and the state database unless they run, and migrates the schema. */
-export async function openControlPlane(config: Config): Promise<ControlPlane> {
+export async function openControlPlane(config: Config, { log: target, step }: Startup): Promise<ControlPlane> {
   await mountPool(config.home)
   const home = await openHome(config.home, { uidBase: config.uidBase })
-  const log = openLog(config, home)
+  const log = openLog(config, home, target)
   // A promise that fails unnoticed must not end the process, which serves other requests.
   process.on('unhandledRejection', (err) => log.error({ err }, 'unhandled rejection'))
   registerControlProcess(home)
   closeBoxDirectories(home)
   emptyTrash(home) // deletions that a crash interrupted
   const supervisor = openSupervisor(home)
+  step('Starting the supervision tree')
   await supervisor.ensureTree()
-  const databaseConfig = await ensureDatabase(config, home, supervisor)
+  const databaseConfig = await ensureDatabase({ config, home, supervisor, step })
   const db = openDatabase(databaseConfig)
+  step('Updating the schema of the state database')
   const migrations = await migrate(db)
   if (migrations.length > 0) log.info({ migrations }, 'migrated the state database')
   await prepareFirstUse(db, config.token ?? readOrCreateToken(home, newTokenText), config.quotas)
@@ -120,6 +124,8 @@ function openWorld({ config, home, supervisor, db, turns, log }: WorldParts): Wo
       host: config.pgHost,
       ports: config.pgPorts,
       configuredBins: config.pgBins,
+      source: config.postgres,
+      distribution: config.postgresDirectory,
     }),
     postgres,
     pooler: poolerDriver({ home, supervisor, postgres }),
@@ -174,35 +180,14 @@ export function openSupervisor(home: Home): Supervisor {
   return s6Supervisor({ treeDirectory: home.tree, logDirectory: home.log })
 }
 
-async function ensureDatabase(config: Config, home: Home, supervisor: Supervisor): Promise<pg.ClientConfig> {
+type DatabaseParts = Pick<ControlPlane, 'config' | 'home' | 'supervisor'> & Pick<Startup, 'step'>
+
+async function ensureDatabase({ config, home, supervisor, step }: DatabaseParts): Promise<pg.ClientConfig> {
   if (config.databaseUrl) return { connectionString: config.databaseUrl }
-  const state = await ensureStateDatabase({ home, supervisor, toolchain: await ensureToolchain('17', home) })
-  return { ...state }
-}
-
-/** Logs to a file when a person started it at a terminal, where only the addresses are shown, else to standard output. */
-function openLog(config: Config, home: Home): Logger {
-  const options = { level: config.logLevel, base: { pid: process.pid }, timestamp }
-  const destination = process.stdout.isTTY ? controlPlaneLog(home) : 1
-  return pino(
-    options,
-    pino.destination({ dest: destination, mkdir: true, sync: false, minLength: 4096, periodicFlush: 100 }),
-  )
-}
-
-let cachedAt = 0
-let cachedTimestamp = ''
-
-/** Cached per millisecond: under load many lines share one, and formatting it takes half the time of a line. */
-function timestamp(): string {
-  const now = Date.now()
-  if (now !== cachedAt) cachedTimestamp = `,"time":"${new Date(now).toISOString()}"`
-  cachedAt = now
-  return cachedTimestamp
-}
-
-export function controlPlaneLog(home: Home): string {
-  return `${home.log}/control-plane.log`
+  step('Preparing PostgreSQL 17')
+  const toolchain = await ensureToolchain('17', home, { distribution: config.postgresDirectory })
+  step('Starting the state database')
+  return { ...(await ensureStateDatabase({ home, supervisor, toolchain })) }
 }
 
 /** The number of steps one process runs concurrently; they mostly wait for other programs. */
@@ -264,7 +249,7 @@ function startStateDumps(controlPlane: ControlPlane): StateBackup | undefined {
     jobs: jobDriver(supervisor),
     repository: world.repository,
     database: databaseConfig as StateDatabase,
-    findToolchain: () => ensureToolchain('17', home),
+    findToolchain: () => ensureToolchain('17', home, { distribution: config.postgresDirectory }),
   })
   return startStateBackup({
     dumps,

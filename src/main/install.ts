@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import { readTextIfPresent } from '../drivers/host/file.ts'
 import { openHome } from '../drivers/host/home.ts'
 import { baseEnvironment, findCommand, isRoot } from '../drivers/host/process.ts'
+import { maxServices } from '../drivers/s6/tree.ts'
 import { mountPool } from '../drivers/storage/mount.ts'
 import { type Config, describeConfig } from './config.ts'
 import { settings } from './setting.ts'
@@ -82,10 +83,7 @@ function renderUnits(config: Config, directory: string, options: InstallOptions)
   ]
 }
 
-const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
-
-// The same value that the platform uses. It only sizes a table of pointers.
-const maxServices = 20_000
+export const launcher = fileURLToPath(new URL('../../berth', import.meta.url))
 
 function renderTree(config: Config): string {
   const tree = `${config.home}/tree`
@@ -185,6 +183,7 @@ function listVariables(config: Config, { environment }: InstallOptions): [string
     BERTH_TLS_KEY: config.tls?.keyFile,
     BERTH_PG16_BIN: config.pgBins[16],
     BERTH_PG17_BIN: config.pgBins[17],
+    BERTH_POSTGRES_DIRECTORY: config.postgresDirectory,
     BERTH_REPOSITORY: config.repository,
   }
   const given = describeConfig(environment).filter(({ name, set }) => set && name !== 'BERTH_HOME' && !isSecret(name))

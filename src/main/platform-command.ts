@@ -6,14 +6,17 @@ import { block, type Cell, formatTime, printResult, sanitize, type Terminal, tab
 import { type Config, describeConfig, readConfig } from './config.ts'
 import type { DoctorReport } from './doctor/doctor.ts'
 import { exitCodes } from './error-report.ts'
+import type { LogTarget } from './log.ts'
 import type { StatusReport } from './status.ts'
 
 export function addLifecycleCommands(program: Command, cli: Cli): void {
   const up = program
     .command('up')
     .description('run the platform in the foreground; workloads keep running when it exits')
-    .action(async () => (await import('./up.ts')).up(getConfig()))
-  addExamples(up, 'berth up', 'BERTH_HOME=/srv/berth BERTH_API_LISTEN=127.0.0.1:8080 berth up')
+    .option('--detach', 'run it in the background and return when the API answers')
+    .option('--log-file', 'write the log to a file in the home, also without a terminal')
+    .action((options: UpOptions) => runUp(cli.terminal(), options))
+  addExamples(up, 'berth up', 'berth up --detach', 'BERTH_HOME=/srv/berth BERTH_API_LISTEN=127.0.0.1:8080 berth up')
 
   const down = program
     .command('down')
@@ -28,7 +31,11 @@ export function addLifecycleCommands(program: Command, cli: Cli): void {
   const worker = program
     .command('worker')
     .description('run an additional worker on the state database of "berth up"')
-    .action(async () => (await import('./worker.ts')).worker(getConfig()))
+    .action(async () => {
+      const { openStartup } = await import('./startup.ts')
+      const startup = openStartup(chooseLog(cli.terminal(), false))
+      await (await import('./worker.ts')).worker(getConfig(), startup)
+    })
   addExamples(worker, 'berth worker')
 
   const install = program
@@ -75,6 +82,30 @@ export function addInspectionCommands(program: Command, cli: Cli): void {
   addExamples(config, 'berth config', 'BERTH_LOG_LEVEL=debug berth config --json')
 }
 
+interface UpOptions {
+  detach?: boolean
+  logFile?: boolean
+}
+
+async function runUp(terminal: Terminal, { detach = false, logFile = false }: UpOptions): Promise<void> {
+  const config = getConfig()
+  const { announcement, hasSystemd, openStartup, readyLine } = await import('./startup.ts')
+  const startup = openStartup(chooseLog(terminal, logFile))
+  if (!detach) return (await import('./up.ts')).up(config, startup)
+  startup.step('Starting the control plane in the background')
+  const { isStarted, addresses } = await (await import('./detach.ts')).upDetached(config)
+  const headline = isStarted ? readyLine(startup.seconds()) : 'Berth runs already.'
+  const report = { started: isStarted, home: config.home, ...addresses }
+  const started = { config, addresses, headline, isDetached: true, hasSystemd: hasSystemd() }
+  printResult(terminal, report, () => announcement(started))
+}
+
+/** A person at a terminal sees plain lines, and programs read JSON. */
+function chooseLog({ json }: Terminal, isToFile: boolean): LogTarget {
+  if (isToFile) return 'file'
+  return process.stdout.isTTY && !json ? 'terminal' : 'output'
+}
+
 async function runInstall(terminal: Terminal, options: { print?: true; directory?: string }): Promise<void> {
   const { install, nextCommands } = await import('./install.ts')
   const { print = false, directory } = options
@@ -97,14 +128,15 @@ function statusText(report: StatusReport, colors: boolean): string {
   return [block(overview, colors), ...services].join('\n')
 }
 
-function doctorText({ checks }: DoctorReport, colors: boolean): string {
-  const rows = checks.map(({ level, name, found }) => [level, name, found])
+function doctorText({ checks, install }: DoctorReport, colors: boolean): string {
+  const rows = checks.map(({ level, name, found, tested }) => [level, name, found, tested?.join(', ')])
   const remedies = checks
     .filter(({ level }) => level !== 'ok')
     .map(({ name, level, cost, fix }) => {
       return [`\n${level}: ${name}`, ...(cost ? [`  ${cost}`] : []), ...(fix ? [`  fix: ${fix}`] : [])].join('\n')
     })
-  return [table(['LEVEL', 'CHECK', 'FOUND'], rows, colors), ...remedies].join('\n')
+  const packages = install ? [`\nTo install all missing packages:\n  ${install}`] : []
+  return [table(['LEVEL', 'CHECK', 'FOUND', 'TESTED'], rows, colors), ...remedies, ...packages].join('\n')
 }
 
 function configText(described: ReturnType<typeof describeConfig>, colors: boolean): string {

@@ -6,6 +6,7 @@ import { type AllowedTarget, parseAllowedTarget } from '../drivers/network/outbo
 import { parseQuotas, type QuotaLimits } from '../model/account/quota.ts'
 import { parsePools } from '../model/app/ip.ts'
 import { parseDuration } from '../model/duration.ts'
+import { type PostgresSource, postgresSources } from '../model/postgres/toolchain.ts'
 
 export function readListen(name: string, value: string): { host: string; port: number } {
   const match = /^(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})$/.exec(value)
@@ -41,8 +42,13 @@ export function readLogLevel(name: string, value: string): string {
   return readChoice(name, value, ['fatal', 'error', 'warn', 'info', 'debug', 'trace'])
 }
 
-function readChoice(name: string, value: string, choices: string[]): string {
-  if (choices.includes(value)) return value
+export function readPostgresSource(name: string, value: string): PostgresSource {
+  return readChoice(name, value, postgresSources)
+}
+
+function readChoice<T extends string>(name: string, value: string, choices: readonly T[]): T {
+  const found = choices.find((choice) => choice === value)
+  if (found !== undefined) return found
   throw new Error(`${name} must be one of ${choices.join(', ')}, not "${value}"`)
 }
 

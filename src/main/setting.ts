@@ -71,8 +71,26 @@ export const settings: Setting[] = [
   { name: 'BERTH_PG_LISTEN', fallback: '127.0.0.1', about: 'addresses clusters listen on, separated by commas' },
   { name: 'BERTH_PG_HOST', fallback: 'localhost', about: 'host name of clusters in endpoints and certificates' },
   { name: 'BERTH_PG_PORTS', fallback: '15000-19999', about: 'ports for clusters' },
-  { name: 'BERTH_PG16_BIN', fallback: '', about: 'bin directory of a PostgreSQL 16; looked up when unset' },
-  { name: 'BERTH_PG17_BIN', fallback: '', about: 'bin directory of a PostgreSQL 17; looked up when unset' },
+  {
+    name: 'BERTH_POSTGRES',
+    fallback: 'bundled',
+    about: 'bundled or distribution: where the PostgreSQL of new clusters comes from',
+  },
+  {
+    name: 'BERTH_POSTGRES_DIRECTORY',
+    fallback: '/usr/lib/postgresql',
+    about: 'where the distribution has PostgreSQL, in directories such as 17/bin',
+  },
+  {
+    name: 'BERTH_PG16_BIN',
+    fallback: '',
+    about: 'bin directory of a PostgreSQL 16 for all clusters; BERTH_POSTGRES when unset',
+  },
+  {
+    name: 'BERTH_PG17_BIN',
+    fallback: '',
+    about: 'bin directory of a PostgreSQL 17 for all clusters; BERTH_POSTGRES when unset',
+  },
   { name: 'BERTH_REPOSITORY', fallback: '', about: 'backups and WAL of clusters; <home>/repository when unset' },
   { name: 'BERTH_PITR_DAYS', fallback: '7', about: 'length of the recovery window' },
   { name: 'BERTH_BACKUP_INTERVAL', fallback: '24h', about: 'each cluster is backed up at least this often' },

@@ -1,10 +1,14 @@
 import { existsSync, readFileSync } from 'node:fs'
+import { get } from 'node:http'
+import { get as getOverTls } from 'node:https'
+import { listControlProcesses } from '../drivers/host/control-process.ts'
 import { type Home, openHome } from '../drivers/host/home.ts'
 import type { Supervisor } from '../drivers/s6/driver.ts'
 import { isPoolUnmounted } from '../drivers/storage/mount.ts'
 import { toRfc3339 } from '../model/time.ts'
 import type { Config } from './config.ts'
 import { openSupervisor } from './control-plane.ts'
+import type { Addresses } from './startup.ts'
 
 export interface StatusReport {
   home: string
@@ -39,19 +43,36 @@ export async function status(config: Config): Promise<StatusReport> {
     api: addresses.api ?? null,
     sandbox: addresses.sandbox ?? null,
     edge: addresses.edge ?? null,
-    answering: await answers(addresses.api),
+    answering: (await findAnsweringPlatform(home)) !== undefined,
     services: await Promise.all(supervisor.listServices().map((name) => describe(supervisor, name, tree === 'up'))),
   }
 }
 
-function readAddresses(home: Home): { api?: string; sandbox?: string; edge?: string } {
+function readAddresses(home: Home): Partial<Addresses & { pid: number }> {
   return existsSync(home.addressesFile) ? JSON.parse(readFileSync(home.addressesFile, 'utf8')) : {}
 }
 
-async function answers(api: string | undefined): Promise<boolean> {
-  if (!api) return false
-  const reply = await fetch(`${api}/readyz`, { signal: AbortSignal.timeout(answerTimeoutMs) }).catch(() => undefined)
-  return reply?.ok === true
+/**
+ * Returns the addresses of the platform of this home if it answers. After a crash they are outdated, and another
+ * program may have taken the port.
+ */
+export async function findAnsweringPlatform(home: Home): Promise<Addresses | undefined> {
+  const { api, sandbox, edge, pid } = readAddresses(home)
+  if (!api || !sandbox || !edge || !pid || !listControlProcesses(home).includes(pid)) return undefined
+  return (await isReady(`${api}/readyz`)) ? { api, sandbox, edge } : undefined
+}
+
+/** Accepts every certificate, which may be for another name than that of the address; nothing secret is sent. */
+function isReady(url: string): Promise<boolean> {
+  const options = { rejectUnauthorized: false, signal: AbortSignal.timeout(answerTimeoutMs), agent: false }
+  return new Promise((resolve) => {
+    const request = url.startsWith('https:') ? getOverTls(url, options) : get(url, options)
+    request.once('response', (response) => {
+      response.resume()
+      resolve(response.statusCode === 200)
+    })
+    request.once('error', () => resolve(false))
+  })
 }
 
 /** Without a running tree, a service is down and the time of its exit is unknown. */

@@ -3,7 +3,7 @@ import type { FastifyInstance } from 'fastify'
 import { createMetrics, type Metrics } from '../api/http/metrics.ts'
 import type { Area } from '../api/http/problem.ts'
 import { buildServer } from '../api/http/server.ts'
-import { platformRoutes, sandboxRoutes, sandboxSockets } from '../api/routes.ts'
+import { platformRoutes, platformSockets, sandboxRoutes, sandboxSockets } from '../api/routes.ts'
 import { CommandError } from '../cli/errors.ts'
 import { findClusterGap } from '../drivers/confine/probe.ts'
 import { ensureAuthority } from '../drivers/host/certificate.ts'
@@ -16,8 +16,7 @@ import { listenBehindProxy } from '../drivers/network/local-socket.ts'
 import { resolveHostName } from '../drivers/network/lookup.ts'
 import { findPrivateNetworkProblem } from '../drivers/network/private.ts'
 import { clusterPaths } from '../drivers/postgres/paths.ts'
-import { findInstalledShare } from '../drivers/postgres/toolchain/toolchain.ts'
-import { hasExtension } from '../drivers/postgres/toolchain/tools.ts'
+import { listInstalledExtensions } from '../drivers/postgres/toolchain/toolchain.ts'
 import { createOpenConnections, type OpenConnections } from '../live/connection.ts'
 import type { LiveContext } from '../live/context.ts'
 import { type AdoptionRun, createAdoptionRun } from '../live/postgres/adopt-run.ts'
@@ -26,35 +25,36 @@ import { createExecSessions, type ExecSessions } from '../live/sandbox/exec-sess
 import { OpenSessions } from '../model/account/open-sessions.ts'
 import { defaultPools } from '../model/app/ip.ts'
 import { machineHeader } from '../model/network.ts'
-import { postgresMajors } from '../model/postgres/cluster.ts'
 import type { PlatformSettings } from '../model/settings.ts'
 import { listTokenExpiries, tokenFeed } from '../store/account/token.ts'
 import { type MachineFeed, machineFeed } from '../store/app/machine-feed.ts'
 import { type SandboxFeed, sandboxFeed } from '../store/sandbox/feed.ts'
-import { type Config, type Listen, refuseOpenListeners } from './config.ts'
-import { type ControlPlane, closeControlPlane, controlPlaneLog, openControlPlane, startLoop } from './control-plane.ts'
+import { type Config, installationsOf, type Listen, refuseOpenListeners } from './config.ts'
+import { type ControlPlane, closeControlPlane, openControlPlane, startLoop } from './control-plane.ts'
 import { nameUserCommand } from './doctor/finding.ts'
 import { startCertificateRenewal } from './edge/certificate.ts'
 import { apiSocket, ensureEdge } from './edge/service.ts'
 import { openMachineSockets } from './inside/machine.ts'
 import { openSandboxSockets } from './inside/sandbox.ts'
 import { refuseTakenListeners } from './listen.ts'
+import { type Addresses, announcement, hasSystemd, publicUrls, readyLine, type Startup } from './startup.ts'
 import { stopSignal } from './stop.ts'
 import { version } from './version.ts'
 
 /** Runs the control plane in this process until a signal stops it. Workloads keep running without it. */
-export async function up(config: Config): Promise<void> {
+export async function up(config: Config, startup: Startup): Promise<void> {
   refuseOpenListeners(config)
   await refuseTakenListeners(config)
   refuseNamelessUser()
-  const stopping = stopSignal()
-  const opened = await openControlPlane(config)
+  const stopping = stopSignal(() => startup.step('Stopping the control plane; workloads keep running'))
+  const opened = await openControlPlane(config, startup)
   const sandboxChanges = sandboxFeed(() => opened.databaseConfig)
   const machineChanges = machineFeed(() => opened.databaseConfig)
   const sandboxSockets = openSandboxSockets(opened, sandboxChanges)
   const machineSockets = openMachineSockets(opened, machineChanges)
   const world = { ...opened.world, boxes: sandboxSockets.boxes, machines: machineSockets.machines }
   const controlPlane = { ...opened, world }
+  startup.step('Starting the edge')
   const edge = await ensureEdge(controlPlane)
   const certificate = startCertificateRenewal(controlPlane)
   const metrics = createMetrics(version)
@@ -78,6 +78,7 @@ export async function up(config: Config): Promise<void> {
     platform: openServer(controlPlane, parts, 'platform'),
     sandbox: openServer(controlPlane, parts, 'sandbox'),
   }
+  startup.step('Opening the APIs')
   const addresses = {
     api: await startServer(servers.platform, 'BERTH_API_LISTEN', config.apiListen),
     sandbox: await startServer(servers.sandbox, 'BERTH_SANDBOX_LISTEN', config.sandboxListen),
@@ -89,7 +90,7 @@ export async function up(config: Config): Promise<void> {
   const machineListener = await listenForMachines(controlPlane, servers.platform)
   const worker = startLoop(controlPlane, (turn) => metrics.observeTurn(turn.kind, turn.result, turn.seconds))
   writeAddresses(controlPlane.home, addresses)
-  announce(controlPlane, addresses, settings)
+  announce(controlPlane, addresses, startup)
 
   const signal = await stopping
   controlPlane.log.info({ signal }, 'stopping the control plane')
@@ -123,8 +124,6 @@ type HostAccess = Pick<
   'readClusterLog' | 'readAuthority' | 'identityKey' | 'writeRootToken' | 'lookUpName'
 >
 
-type Addresses = Record<'api' | 'sandbox' | 'edge', string>
-
 interface ServerParts {
   metrics: Metrics
   sandboxChanges: SandboxFeed
@@ -142,7 +141,9 @@ function openServer(controlPlane: ControlPlane, parts: ServerParts, area: Area):
   const tls = config.tls && { cert: readFileSync(config.tls.certFile), key: readFileSync(config.tls.keyFile) }
   return buildServer({
     area,
-    ...(area === 'platform' ? { routes: platformRoutes } : { routes: sandboxRoutes, sockets: sandboxSockets }),
+    ...(area === 'platform'
+      ? { routes: platformRoutes, sockets: platformSockets }
+      : { routes: sandboxRoutes, sockets: sandboxSockets }),
     context: {
       ...world,
       db,
@@ -173,21 +174,19 @@ function openHostAccess({ config, home, supervisor, world }: ControlPlane): Host
 }
 
 function settingsOf(config: Config, home: Home, edgePort: number): Omit<PlatformSettings, 'issuer'> {
-  const scheme = config.tls ? 'https' : 'http'
   return {
     regions: config.regions,
     defaultRegion: config.regions?.[0] ?? 'local',
     pitrDays: config.pitrDays,
-    postgisMajors: postgresMajors.filter((major) => {
-      const share = findInstalledShare(major, config.pgBins[major])
-      return share !== undefined && hasExtension({ share }, 'postgis')
-    }),
+    installedExtensions: {
+      '16': listInstalledExtensions('16', installationsOf('16', config)),
+      '17': listInstalledExtensions('17', installationsOf('17', config)),
+    },
     pgHost: config.pgHost,
     homeNumber: home.number,
     ipPools: config.ipPools ?? defaultPools(home.number),
     memoryMb: Math.floor(measureMemory().totalBytes / 1024 ** 2),
-    appUrl: (name) => `${scheme}://${name}.${config.domain}:${edgePort}/`,
-    sandboxUrl: (name) => `${scheme}://${name}.${config.sandboxDomain}:${edgePort}/`,
+    ...publicUrls(config, edgePort),
   }
 }
 
@@ -211,27 +210,13 @@ function listenForMachines({ home }: ControlPlane, server: FastifyInstance): Pro
 /** Written atomically and only when the platform answers, because other processes wait for this file. */
 function writeAddresses(home: Home, addresses: Addresses): void {
   const temporary = `${home.addressesFile}.${process.pid}`
-  writeFileSync(temporary, `${JSON.stringify(addresses)}\n`)
+  writeFileSync(temporary, `${JSON.stringify({ ...addresses, pid: process.pid })}\n`)
   renameSync(temporary, home.addressesFile)
 }
 
-function announce({ config, home, log }: ControlPlane, addresses: Addresses, settings: PlatformSettings): void {
+function announce({ config, home, log }: ControlPlane, addresses: Addresses, startup: Startup): void {
   log.info({ ...addresses, home: home.path, version }, 'control plane is ready')
-  if (!process.stdout.isTTY) return
-  const token = config.token ? 'BERTH_TOKEN' : home.tokenFile
-  console.log(
-    [
-      `Berth ${version} is up.`,
-      '',
-      `  platform API   ${addresses.api}   (reference: ${addresses.api}/docs)`,
-      `  sandbox API    ${addresses.sandbox}   (reference: ${addresses.sandbox}/docs)`,
-      `  apps           ${settings.appUrl('<app>')}`,
-      `  sandboxes      ${settings.sandboxUrl('<sandbox>')}`,
-      `  root token     ${token}`,
-      `  log            ${controlPlaneLog(home)}`,
-      '',
-      'In another terminal, "./berth postgres create shop" creates a first cluster; "./berth --help" lists all commands.',
-      'Ctrl-C stops the control plane; workloads keep running. "./berth down" stops everything.',
-    ].join('\n'),
-  )
+  if (startup.log !== 'terminal') return
+  const headline = readyLine(startup.seconds())
+  console.log(`\n${announcement({ config, addresses, headline, isDetached: false, hasSystemd: hasSystemd() })}`)
 }

@@ -7,8 +7,8 @@ export interface PlatformSettings {
   defaultRegion: string
   /** How many days back clusters can be restored, unless their owner chose another number. */
   pitrDays: number
-  /** The PostgreSQL versions whose installation includes PostGIS. */
-  postgisMajors: readonly PostgresMajor[]
+  /** The extensions that the installations of a PostgreSQL version have. */
+  installedExtensions: Readonly<Record<PostgresMajor, ReadonlySet<string>>>
   /** The host name under which clients reach clusters. */
   pgHost: string
   /** The OpenID Connect issuer of machine identities: the platform's public URL. */

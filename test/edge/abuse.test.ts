@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import { useEdgeProcess, web } from '../support/edge-process.ts'
 import { until } from '../support/until.ts'
 
-const edge = useEdgeProcess({ maxConnections: 8_000 })
+const edge = useEdgeProcess({ settings: { maxConnections: 8_000 } })
 
 function open(count: number, onOpen: (socket: Socket) => void = () => {}): { sockets: Socket[]; answers: string[] } {
   const answers: string[] = []

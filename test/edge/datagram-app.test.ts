@@ -8,7 +8,7 @@ import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 const maxFlows = 200
-const edge = useEdgeProcess({ maxFlows, autostopSeconds: 4 })
+const edge = useEdgeProcess({ settings: { maxFlows, autostopSeconds: 4 } })
 const opened: { close(): void }[] = []
 let addresses = 0
 

@@ -11,6 +11,7 @@ import { until } from '../support/until.ts'
 // Long enough for a busy host; requests that wait must not time out here.
 const edge = useEdge({ waitTimeoutMs: 40_000, maxConnections: 60 })
 const hasty = useEdge({ waitTimeoutMs: 500 })
+const alone = useEdge({ waitTimeoutMs: 500, hasControlPlane: false })
 
 async function ask(host: string, headers: Record<string, string> = {}, { port } = edge) {
   const call = httpRequest({ host: '127.0.0.1', port, agent: false, headers: { host, ...headers } }).end()
@@ -94,6 +95,14 @@ test('a request gets 404 when its sandbox is deleted while it waits', async () =
   await until(() => isEnqueued('leaving'))
   await edge.database.db.query(`update sandbox set state = 'deleting' where id = 'leaving'`)
   expect((await reply).status).toBe(404)
+})
+
+test('a request for a stopped machine is told that the control plane may be down', async () => {
+  const app = await alone.app()
+  await alone.machine(app, { state: 'stopped', service: { autostart: true } })
+  const reply = await ask(`${app}.app.test`, {}, alone)
+  const message = `no stopped machine of ${app} was started within 0.5 s; the control plane, which starts machines, may be down`
+  expect(reply).toMatchObject({ status: 503, error: { message } })
 })
 
 test('a service with a health check gets its first request when the check passes', async () => {

@@ -1,18 +1,14 @@
-import { execFileSync } from 'node:child_process'
 import { once } from 'node:events'
 import { type IncomingMessage, request, type ServerResponse } from 'node:http'
-import { expect, test } from 'vitest'
+import { expect, onTestFinished, test } from 'vitest'
+import { startEcho, startTalker } from '../support/datagram.ts'
 import { useEdgeProcess, web } from '../support/edge-process.ts'
+import { freePort } from '../support/port.ts'
 import { until } from '../support/until.ts'
 
 // A worker that gets SIGUSR2 has an error that nothing handles.
 const fault = `process.on('SIGUSR2', () => { throw new Error('a fault in a worker') })`
-const edge = useEdgeProcess({}, ['--import', `data:text/javascript,${encodeURIComponent(fault)}`])
-
-function listWorkers(): number[] {
-  const text = execFileSync('ps', ['-o', 'pid=', '--ppid', String(edge.process.pid)], { encoding: 'utf8' })
-  return text.split('\n').flatMap((line) => (line.trim() === '' ? [] : [Number(line)]))
-}
+const edge = useEdgeProcess({ nodeOptions: ['--import', `data:text/javascript,${encodeURIComponent(fault)}`] })
 
 /** Requests whose responses have begun; more of them than workers, so that each worker has one. */
 async function beginResponses(host: string, held: ServerResponse[]): Promise<Promise<string>[]> {
@@ -51,24 +47,35 @@ test('a worker with an unhandled error is replaced, and its requests finish', as
   const held: ServerResponse[] = []
   const host = await makeApp(held)
   const bodies = await beginResponses(host, held)
-  const before = listWorkers()
+  const before = edge.listWorkers()
   expect(before.length).toBe(2)
   for (const pid of before) process.kill(pid, 'SIGUSR2')
-  await until(() => listWorkers().filter((pid) => !before.includes(pid)).length === 2)
+  await until(() => edge.listWorkers().filter((pid) => !before.includes(pid)).length === 2)
   expect((await edge.ask(host)).body).toBe('quick')
   for (const reply of held) reply.end('last')
   expect(await Promise.all(bodies)).toEqual(bodies.map(() => 'first last'))
-  await until(() => !listWorkers().some((pid) => before.includes(pid)))
+  await until(() => !edge.listWorkers().some((pid) => before.includes(pid)))
   expect(edge.log).toContain('a fault in a worker')
 })
 
-test('requests finish after the edge process was killed', async () => {
+test('requests finish and datagrams are forwarded after the edge process was killed', async () => {
   const held: ServerResponse[] = []
   const host = await makeApp(held)
   const bodies = await beginResponses(host, held)
-  const workers = listWorkers()
+  const workers = edge.listWorkers()
+  const echo = await startEcho('udp')
+  const port = await freePort()
+  const address = `127.80.${process.pid % 250}.1`
+  await edge.machine(await edge.app(address), [{ protocol: 'udp', internal_port: echo.port, ports: [{ port }] }])
+  const talker = await startTalker(address, port)
+  onTestFinished(() => {
+    echo.close()
+    talker.close()
+  })
+  await talker.ask('before')
   edge.process.kill('SIGKILL')
   await once(edge.process, 'exit')
+  await talker.ask('after')
   for (const reply of held) reply.end('last')
   expect(await Promise.all(bodies)).toEqual(bodies.map(() => 'first last'))
   await until(() => workers.every((pid) => !isRunning(pid)))

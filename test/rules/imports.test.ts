@@ -26,6 +26,9 @@ const crossings: Record<string, string> = {
   'src/api/app/attachment.ts': 'attaches a cluster to an app',
   'src/actions/account/token.ts': 'issues tokens for a single app',
   'src/actions/account/token-check.ts': 'checks what a token may do with apps, machines and volumes',
+  'src/live/app/machine-session.ts': 'runs commands in sessions like those of sandboxes',
+  'src/api/app/machine-session.ts': 'runs commands in sessions like those of sandboxes',
+  'src/cli/app/machine-console.ts': 'opens a terminal as in a sandbox',
   'src/reconcile/app/image-collection.ts': 'keeps images that a sandbox uses',
 }
 

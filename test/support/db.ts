@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, inject } from 'vitest'
 import { type Database, openDatabase } from '../../src/store/db.ts'
+import { until } from './until.ts'
 
 declare module 'vitest' {
   interface ProvidedContext {
@@ -36,4 +37,10 @@ async function admin(sql: string): Promise<void> {
   const client = new pg.Client({ ...inject('server'), database: 'postgres' })
   await client.connect()
   await client.query(sql).finally(() => client.end())
+}
+
+/** Waits until a statement in the database of this test waits for a lock, such as one that the test holds. */
+export function untilOneWaits({ sql }: { sql(text: string): Promise<unknown[]> }): Promise<void> {
+  const waiting = `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+  return until(async () => (await sql(waiting)).length > 0)
 }

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll } from 'vitest'
 import type { EdgeSettings } from '../../src/edge/settings.ts'
+import { holderCommand, withHeldSockets, writeRules } from '../../src/main/edge/holder-service.ts'
 import { startEdgeRequests } from '../../src/reconcile/edge-request.ts'
 import { edgeRequestChannel } from '../../src/store/edge-request.ts'
 import { listen } from '../../src/store/listen.ts'
@@ -25,19 +26,60 @@ export const web = (internal: number, extra: object = {}) => ({
   ...extra,
 })
 
+interface EdgeProcessOptions {
+  settings?: Partial<EdgeSettings>
+  nodeOptions?: string[]
+  /** Keeps the listening sockets in a holder, and starts the process again when it was killed, as s6 does. */
+  isSupervised?: boolean
+}
+
 /** Runs an edge process with two workers on a real state database. Machines are only rows; their programs run in this process. */
-export function useEdgeProcess(changes: Partial<EdgeSettings> = {}, nodeOptions: string[] = []) {
+export function useEdgeProcess({
+  settings: changes = {},
+  nodeOptions = [],
+  isSupervised = false,
+}: EdgeProcessOptions = {}) {
   const database = useDatabase()
   const directory = mkdtempSync(join(tmpdir(), 'berth-edge-'))
   const opened: Server[] = []
+  const file = join(directory, 'edge.json')
+  const holderSocket = join(directory, 'sockets')
+  let isOver = false
   let slot = 1023
   let requests: { stop(): Promise<void> } | undefined
 
   const edge = {
     database,
     process: undefined as unknown as ChildProcess,
+    holder: undefined as ChildProcess | undefined,
     port: 0,
     log: '',
+
+    /** The next edge process has other settings. */
+    write(changed: Partial<EdgeSettings>): void {
+      if (changed.port !== undefined) edge.port = changed.port
+      Object.assign(changes, changed)
+      writeFileSync(file, JSON.stringify(settings()))
+    },
+
+    /** Applies other settings to the running process. */
+    async change(changed: Partial<EdgeSettings>): Promise<void> {
+      const before = edge.log.split('listening').length
+      edge.write(changed)
+      edge.process.kill('SIGHUP')
+      await until(() => edge.log.split('listening').length > before)
+    },
+
+    listWorkers(): number[] {
+      const text = execFileSync('ps', ['-e', '-o', 'pid=,ppid='], { encoding: 'utf8' })
+      const pairs = text.split('\n').map((line) => line.trim().split(/ +/).map(Number))
+      return pairs.flatMap(([pid, parent]) => (parent === edge.process.pid ? [pid!] : []))
+    },
+
+    listHeld(): string[] {
+      const { stdout } = spawnSync('s6-fdholder-list', [holderSocket], { encoding: 'utf8' })
+      return stdout.split('\n').filter((name) => name !== '')
+    },
 
     /** With null the app gets its address later. */
     async app(ip: string | null, shared = false): Promise<string> {
@@ -115,6 +157,7 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}, nodeOptions:
       names: null,
       databases: null,
       api: null,
+      socketHolder: isSupervised ? holderSocket : null,
       autostopSeconds: 1,
       uid: null,
       maxConnections: 1_000,
@@ -122,6 +165,24 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}, nodeOptions:
       logLevel: 'info',
       ...changes,
     }
+  }
+
+  function start(): void {
+    const command = [process.execPath, ...nodeOptions, program, file]
+    const [name = '', ...args] = isSupervised ? withHeldSockets(holderSocket, command) : command
+    edge.process = spawn(name, args, { stdio: ['ignore', 'pipe', 'pipe'] })
+    for (const stream of [edge.process.stdout!, edge.process.stderr!]) {
+      stream.on('data', (text) => {
+        edge.log += text
+      })
+    }
+    edge.process.once('exit', () => isSupervised && !isOver && start())
+  }
+
+  function startHolder(): void {
+    const [name = '', ...args] = holderCommand(writeRules(join(directory, 'rules')), holderSocket)
+    edge.holder = spawn(name, args, { stdio: 'inherit' })
+    edge.holder.once('exit', () => !isOver && startHolder())
   }
 
   beforeAll(async () => {
@@ -134,14 +195,9 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}, nodeOptions:
       },
     })
     await database.db.query(`insert into org (id, slug, name) values ('acme', 'acme', 'acme')`)
-    const file = join(directory, 'edge.json')
     writeFileSync(file, JSON.stringify(settings()))
-    edge.process = spawn(process.execPath, [...nodeOptions, program, file], { stdio: ['ignore', 'pipe', 'pipe'] })
-    for (const stream of [edge.process.stdout!, edge.process.stderr!]) {
-      stream.on('data', (text) => {
-        edge.log += text
-      })
-    }
+    if (isSupervised) startHolder()
+    start()
     await until(() => edge.log.includes('listening'))
   })
 
@@ -153,10 +209,12 @@ export function useEdgeProcess(changes: Partial<EdgeSettings> = {}, nodeOptions:
   })
 
   afterAll(async () => {
+    isOver = true
     if (edge.process?.exitCode === null && edge.process.signalCode === null) {
       edge.process.kill('SIGTERM')
       await once(edge.process, 'exit')
     }
+    edge.holder?.kill()
     await requests?.stop()
     rmSync(directory, { recursive: true, force: true })
   })

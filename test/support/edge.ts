@@ -95,13 +95,15 @@ export function useEdge(
     tls?: EdgeTls
     workers?: number
     trustedProxies?: string[]
+    /** Without a control plane nothing is started. */
+    hasControlPlane?: boolean
   } = {},
 ) {
   const database = useDatabase()
   const opened: { close(): unknown }[] = []
   let own: Database
   let feed: Feed
-  let requests: { stop(): Promise<void> }
+  let requests: { stop(): Promise<void> } | undefined
   let server: EdgeServer
   let listener: TcpServer
   let slot = 0
@@ -253,11 +255,12 @@ export function useEdge(
 
   beforeAll(async () => {
     own = openDatabase({ ...database.config, user: edgeUser, max: 3 })
-    requests = startEdgeRequests({
-      db: database.db,
-      listen: (onRequest) => listen(database.config, edgeRequestChannel, onRequest),
-      onError: (error) => edge.errors.push(error),
-    })
+    if (options.hasControlPlane !== false)
+      requests = startEdgeRequests({
+        db: database.db,
+        listen: (onRequest) => listen(database.config, edgeRequestChannel, onRequest),
+        onError: (error) => edge.errors.push(error),
+      })
     const { table } = edge
     const waitTimeoutMs = options.waitTimeoutMs ?? 5_000
     edge.balancer = new LoadBalancer({

@@ -161,7 +161,7 @@ export function usePlatform(changes: PlatformChanges & Partial<ServerOptions> = 
       regions: null,
       defaultRegion: 'local',
       pitrDays: 7,
-      postgisMajors: [],
+      installedExtensions: { '16': new Set(['citext', 'hypopg']), '17': new Set(['citext']) },
       pgHost: 'localhost',
       ipPools: ['127.100.0.0/24', 'fd00:1::/64'],
       homeNumber: 0,

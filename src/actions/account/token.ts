@@ -15,7 +15,8 @@ import { parseDuration } from '../../model/duration.ts'
 import { badRequest, conflict, forbidden, invalid, notFound } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import { insertToken, listTokens, listValidTokens, revokeToken } from '../../store/account/token.ts'
-import { getWritableApp } from '../../store/app/visible.ts'
+import { lockAppForShare } from '../../store/app/ip.ts'
+import { appNotFound, getWritableApp } from '../../store/app/visible.ts'
 import { type Context, checked, getCaller } from '../context.ts'
 import { getOrg } from './org.ts'
 
@@ -75,15 +76,19 @@ export async function createDeployToken(
   const organization = { numericId: app.orgNumericId, readOnly: false }
   const about = { tokenId: id, organization, app: app.numericId, validity: validityOf(expiresInSeconds) }
   const token = mintMacaroon(about, ctx.encryptionKey)
-  await insertToken(ctx.db, {
-    id,
-    hash: hashToken(token),
-    kind: 'app',
-    orgId: app.orgId,
-    sandbox: null,
-    appId: app.id,
-    name: name || `deploys ${app.name}`,
-    expiresInSeconds,
+  await ctx.db.transaction(async (tx) => {
+    // The deletion of the app revokes the tokens that exist then.
+    if (!(await lockAppForShare(tx, app.id))) throw appNotFound()
+    await insertToken(tx, {
+      id,
+      hash: hashToken(token),
+      kind: 'app',
+      orgId: app.orgId,
+      sandbox: null,
+      appId: app.id,
+      name: name || `deploys ${app.name}`,
+      expiresInSeconds,
+    })
   })
   return { id, token }
 }

@@ -3,7 +3,7 @@ import { appNamePattern } from '../../model/app/app.ts'
 import { checkSecret } from '../../model/app/secret.ts'
 import { notFound } from '../../model/errors.ts'
 import { type Attachment, attachApp, detachApp, noteAttachmentSecret } from '../../store/app/attachment.ts'
-import { getVisibleCluster } from '../../store/postgres/cluster.ts'
+import { getVisibleCluster, lockKeptCluster } from '../../store/postgres/cluster.ts'
 import { type Context, checked } from '../context.ts'
 import { type NewSecret, setSecretWith } from './secret.ts'
 
@@ -18,6 +18,7 @@ export async function attach(
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId)
   requireClusterWriter(caller)
   const attachment = await ctx.db.transaction(async (tx) => {
+    await lockKeptCluster(tx, cluster.id)
     const made = appNamePattern.test(appName) ? await attachApp(tx, cluster.id, cluster.orgId, appName) : undefined
     if (made && secret) {
       const digest = await setSecretWith(ctx, tx, made.appId, secret)

@@ -196,7 +196,7 @@ function regionOf(ctx: Context, asked: string | undefined): string {
 }
 
 function isRunning(state: string | undefined): boolean {
-  return (runningMachineStates as readonly (string | undefined)[]).includes(state)
+  return runningMachineStates.some((running) => running === state)
 }
 
 function precondition(message: string) {

@@ -4,7 +4,7 @@ import type { Backup } from '../../model/postgres/backup.ts'
 import { requireReady } from '../../model/postgres/cluster.ts'
 import { labelTime } from '../../model/postgres/restore.ts'
 import { findBackupByLabel, listBackups, queueBackup, setPinned } from '../../store/postgres/backup.ts'
-import { getVisibleCluster } from '../../store/postgres/cluster.ts'
+import { getVisibleCluster, lockKeptCluster } from '../../store/postgres/cluster.ts'
 import type { Context } from '../context.ts'
 
 export async function listBackupsOf(ctx: Context, clusterId: string) {
@@ -17,6 +17,7 @@ export async function createBackup(ctx: Context, clusterId: string): Promise<voi
   requireClusterWriter(caller)
   requireReady(cluster, 'it can be backed up')
   await ctx.db.transaction(async (tx) => {
+    await lockKeptCluster(tx, cluster.id)
     if (!(await queueBackup(tx, cluster.id, true))) throw conflict('backup already in progress')
   })
 }

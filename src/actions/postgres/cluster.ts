@@ -3,6 +3,7 @@ import { chooseRegion } from '../../model/account/region.ts'
 import { BerthError, invalid } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import {
+  type Cluster,
   type ClusterDetails,
   type CreateCluster,
   checkRetention,
@@ -13,7 +14,7 @@ import {
   type UpdateCluster,
 } from '../../model/postgres/cluster.ts'
 import { presentQuery } from '../../model/postgres/drill.ts'
-import { findExtensionPackage } from '../../model/postgres/extension.ts'
+import { findExtensionPackage, isPartOfPostgis, isRefusedExtension } from '../../model/postgres/extension.ts'
 import { checkMaintenanceWindow } from '../../model/postgres/maintenance.ts'
 import { findPlan, plans } from '../../model/postgres/plan.ts'
 import { newPassword } from '../../model/postgres/user.ts'
@@ -99,7 +100,7 @@ function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewC
   const region = chooseRegion(settings, input.region)
   if (region instanceof BerthError) throw region
   const pgMajor = input.pg_major_version ?? '16'
-  if (input.postgis_enabled && !settings.postgisMajors.includes(pgMajor)) {
+  if (input.postgis_enabled && !settings.installedExtensions[pgMajor].has('postgis')) {
     const wanted = findExtensionPackage('postgis', pgMajor)
     throw invalid(
       `postgis_enabled: the PostgreSQL ${pgMajor} installation of this platform has no PostGIS; its operator can install the package ${wanted}`,
@@ -112,11 +113,24 @@ function checkInput(settings: PlatformSettings, input: CreateCluster): Omit<NewC
     diskSizeGb: input.disk_size_gb ?? 10,
     region,
     postgisEnabled: input.postgis_enabled ?? false,
+    extensions: checkExtensions(settings, pgMajor, input),
     poolMode: input.pool_mode ?? 'session',
     synchronousArchive: input.synchronous_archive ?? false,
     drillQuery: presentQuery(input.drill_query),
     retentionDays: checkRetention(input.retention_days, settings.pitrDays),
   }
+}
+
+function checkExtensions({ installedExtensions }: PlatformSettings, pgMajor: Cluster['pgMajor'], input: CreateCluster) {
+  const names = [...new Set(input.extensions)]
+  for (const name of names) {
+    if (isPartOfPostgis(name) && !input.postgis_enabled) throw invalid(`extensions: ${name} needs postgis_enabled`)
+    if (installedExtensions[pgMajor].has(name) && !isRefusedExtension(name)) continue
+    const wanted = findExtensionPackage(name, pgMajor)
+    const remedy = wanted === undefined ? '' : `; its operator can install the package ${wanted}`
+    throw invalid(`extensions: PostgreSQL ${pgMajor} of this platform has no ${name}${remedy}`)
+  }
+  return names
 }
 
 /** Undefined when the name is omitted or blank. */

@@ -2,6 +2,7 @@ import { invalid } from '../../model/errors.ts'
 import { newId } from '../../model/ids.ts'
 import { type Cluster, type ClusterDetails, postgresMajors, requireReady } from '../../model/postgres/cluster.ts'
 import { importInProgress } from '../../model/postgres/import.ts'
+import { needsOf } from '../../model/postgres/spec.ts'
 import type { UpgradeRequest } from '../../model/postgres/upgrade.ts'
 import { nowMicros } from '../../model/time.ts'
 import { joinTransaction } from '../../store/db.ts'
@@ -46,8 +47,10 @@ function checkMajor({ settings }: Context, source: Cluster, input: UpgradeReques
     const choice = newer.length === 0 ? 'is the newest major version' : `can be upgraded to ${newer.join(', ')}`
     throw invalid(`pg_major_version: PostgreSQL ${source.pgMajor}, which the cluster runs, ${choice}`)
   }
-  if (source.postgisEnabled && !settings.postgisMajors.includes(major)) {
-    throw invalid(`pg_major_version: the PostgreSQL ${major} installation of this platform has no PostGIS`)
+  const lacking = needsOf(source).extensions.filter((name) => !settings.installedExtensions[major].has(name))
+  if (lacking.length > 0) {
+    const names = lacking.map((name) => (name === 'postgis' ? 'PostGIS' : name)).join(' and no ')
+    throw invalid(`pg_major_version: the PostgreSQL ${major} installation of this platform has no ${names}`)
   }
   return major
 }

@@ -24,7 +24,8 @@ export const machineExecRoutes: Route[] = [
     ],
     tag: 'Machines',
     summary: 'Run a command in a machine',
-    description: 'Responds when the command has ended, with the first MiB of each output stream.',
+    description:
+      'Responds when the command has ended, with the first MiB of each output stream. A WebSocket at this path (GET) runs a command with the parameters `cmd` (one per word), `dir`, `env`, `stdin`, `tty`, `rows` and `cols`, and the messages of the exec operations of sandboxes; the command ends 10 seconds after its client is gone.',
     scope: 'write',
     waits: true,
     machineSelf: true,

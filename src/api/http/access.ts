@@ -16,8 +16,13 @@ export function requirementOf(operation: Route, call: UncheckedCall): Requiremen
   return { targets: targets ? targets(call) : pathTargets(operation.path, call.params), bits: bitsOf(operation) }
 }
 
-export function socketRequirement(route: SocketRoute, params: Record<string, string>): Requirement {
-  return { targets: pathTargets(route.path, params), bits: action[route.action ?? 'control'] }
+export function socketRequirement(
+  route: SocketRoute,
+  params: Record<string, string>,
+  search: URLSearchParams,
+): Requirement {
+  const targets = route.targets ? route.targets({ params, search }) : pathTargets(route.path, params)
+  return { targets, bits: action[route.action ?? 'control'] }
 }
 
 function bitsOf({ action: declared, scope, method }: Route): number {

@@ -155,6 +155,8 @@ export interface SocketRoute {
   summary: string
   /** Nothing that the client sends does more than this; `control` when omitted. */
   action?: 'read'
+  /** What it concerns, if that does not follow from the path. */
+  targets?: (call: { params: Record<string, string>; search: URLSearchParams }) => Target[]
   open(call: Omit<Call<Record<string, string>, never, never>, 'query' | 'body'>): Promise<OpenSocket>
 }
 

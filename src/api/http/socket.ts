@@ -115,13 +115,13 @@ async function open(
   const credentials = readCredentials(request.headers.authorization, options.context.encryptionKey)
   const found = match(pathOf(request))
   if (!found) throw notFound(`no such path: ${pathOf(request)}`)
-  const { targets, bits } = socketRequirement(found.route, found.params)
+  const search = readSearch(request.url ?? '')
+  const { targets, bits } = socketRequirement(found.route, found.params, search)
   const base = { ...options.context, area: options.area }
   const credential =
     credentials.length === 1 ? credentials[0]! : await chooseCredential(base, credentials, targets, bits)
   const session = openSession(options, credential, connection)
   checkHandshake(request)
-  const search = readSearch(request.url ?? '')
   const ctx = { ...base, tokenHash: credential.hash, attenuation: credential.attenuation }
   await requireAccess(ctx, targets, bits)
   const release = await ctx.connections.take(ctx.db, ctx.tokenHash)

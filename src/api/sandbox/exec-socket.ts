@@ -17,7 +17,8 @@ import type { Sandbox } from '../../model/sandbox/sandbox.ts'
 
 export interface Followed {
   ctx: LiveContext
-  sandbox: Sandbox
+  /** Its ports are reported to the client. Absent for machines. */
+  sandbox?: Sandbox
   session: ExecSession
   /** Whether this connection started the session. */
   isOwner: boolean
@@ -56,7 +57,8 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
   socket.send(sessionInfo(session, isOwner))
   const sent = () => session.balance()
   const keepalive = setInterval(() => socket.send(keepaliveText), ctx.sessions.keepaliveMs)
-  const unwatch = sendPortChanges(socket, followed)
+  const { sandbox, startedAt } = followed
+  const unwatch = sandbox ? sendPortChanges(socket, ctx, sandbox, startedAt) : () => undefined
   const finish = () => {
     clearInterval(keepalive)
     unwatch()
@@ -88,7 +90,12 @@ export function follow(socket: WebSocket, followed: Followed, ended: (code: numb
 /** Reading ports costs as much as a short command, so it starts only when a command can have opened one. */
 const portWatchDelayMs = 10
 
-function sendPortChanges(socket: WebSocket, { ctx, sandbox, startedAt }: Followed): () => void {
+function sendPortChanges(
+  socket: WebSocket,
+  ctx: LiveContext,
+  sandbox: Sandbox,
+  startedAt: number | undefined,
+): () => void {
   let unwatch = () => {}
   const timer = setTimeout(() => {
     unwatch = watchPortChanges(ctx, sandbox, startedAt, (change) => socket.send(JSON.stringify(change)))

@@ -201,7 +201,7 @@ export const execSockets: SocketRoute[] = [
 const tryAgainLater = 1013
 
 /** The connection is upgraded already, so only closing it can tell that the last place was taken meanwhile. */
-function startOrClose<T>(socket: WebSocket, start: () => T): T | undefined {
+export function startOrClose<T>(socket: WebSocket, start: () => T): T | undefined {
   try {
     return start()
   } catch (error) {

@@ -6,6 +6,7 @@ import { parseWholeNumber } from '../option.ts'
 import { block, type Cell, confirm, formatTime, printResult, sanitize, table } from '../output.ts'
 import { startProgress } from '../progress.ts'
 import { addMachineChange } from './machine-change.ts'
+import { addMachineConsole, type ConsoleCli } from './machine-console.ts'
 import { addMachineExec } from './machine-exec.ts'
 import {
   describeExit,
@@ -34,7 +35,7 @@ interface StopOptions extends AppOptions {
 
 const settleTimeoutSeconds = 330 // above the five minutes a program may take to stop
 
-export function addMachineCommands(program: Command, cli: MachineCli): void {
+export function addMachineCommands(program: Command, cli: ConsoleCli): void {
   const machines = program
     .command('machine')
     .alias('machines')
@@ -45,6 +46,7 @@ export function addMachineCommands(program: Command, cli: MachineCli): void {
     'berth machine run nginx -a web --port 80:80/tcp:http',
     'berth machine list -a web',
     'berth machine exec 1857156b526dd8 -a web -- ls /',
+    'berth machine console 1857156b526dd8 -a web',
   )
   addMachineRun(machines, cli)
   addReadCommands(machines, cli)
@@ -52,6 +54,7 @@ export function addMachineCommands(program: Command, cli: MachineCli): void {
   addMachineChange(machines, cli)
   addRoutingCommands(machines, cli)
   addMachineExec(machines, cli)
+  addMachineConsole(machines, cli)
   addMachineProcess(machines, cli)
   addMachineLogs(machines, cli)
 }

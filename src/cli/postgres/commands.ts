@@ -3,7 +3,7 @@ import type { PostgresCluster } from '../api-types.ts'
 import { encodeSegment, request, requestIfPresent } from '../client.ts'
 import { addExamples, type Cli, defaultOrg, type ProgressCli } from '../command.ts'
 import { CommandError, UsageError } from '../errors.ts'
-import { parseWholeNumber } from '../option.ts'
+import { collect, parseWholeNumber } from '../option.ts'
 import { block, confirm, formatTime, printResult, sanitize, table } from '../output.ts'
 import { pollUntil, startProgress } from '../progress.ts'
 import { addAdoptCommand } from './adopt.ts'
@@ -33,6 +33,7 @@ interface CreateOptions extends OrgOptions {
   pg: string
   disk?: number
   postgis?: true
+  extension?: string[]
   poolMode?: string
   retention?: Retention
   wait: boolean
@@ -81,6 +82,7 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
     .addOption(new Option('--pg <major>', 'the version of PostgreSQL').choices(['16', '17']).default('17'))
     .option('--disk <gigabytes>', 'disk size; 10 when omitted', parseWholeNumber)
     .option('--postgis', 'enable PostGIS in its first database, and allow it in the others')
+    .option('--extension <name>', 'an extension to create in its first database; may be given several times', collect)
     .addOption(
       new Option('--pool-mode <mode>', 'when the pooler releases a server connection; session when omitted').choices([
         'session',
@@ -94,6 +96,7 @@ function addCreate(postgres: Command, cli: PostgresCli): void {
     create,
     'berth postgres create shop',
     'berth postgres create shop --plan launch --disk 50 --pool-mode transaction',
+    'berth postgres create search --extension vector --extension pg_trgm',
     'berth postgres create --pg 16 --no-wait --json',
   )
 }
@@ -110,6 +113,7 @@ async function createCluster(cli: PostgresCli, name: string | undefined, options
     pg_major_version: options.pg,
     disk_size_gb: options.disk,
     postgis_enabled: options.postgis,
+    extensions: options.extension,
     pool_mode: options.poolMode,
     retention_days: options.retention === 'default' ? null : options.retention,
   })

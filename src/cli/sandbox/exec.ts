@@ -61,7 +61,11 @@ export interface CommandOptions {
 }
 
 /** The API path of the WebSocket that runs the command. */
-export function commandPath(name: string, words: string[], { output }: Streams, options: CommandOptions): string {
+export function commandPath(name: string, words: string[], streams: Streams, options: CommandOptions): string {
+  return `${sandboxPath(name)}/exec?${commandQuery(words, streams, options)}`
+}
+
+export function commandQuery(words: string[], { output }: Streams, options: CommandOptions): URLSearchParams {
   const query = new URLSearchParams(words.map((word): [string, string] => ['cmd', word]))
   for (const [key, value] of Object.entries(parseVariables(options.env) ?? {})) query.append('env', `${key}=${value}`)
   if (options.dir !== undefined) query.set('dir', options.dir)
@@ -73,5 +77,5 @@ export function commandPath(name: string, words: string[], { output }: Streams, 
       query.set('rows', String(output.rows))
     }
   }
-  return `${sandboxPath(name)}/exec?${query}`
+  return query
 }

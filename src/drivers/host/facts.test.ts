@@ -28,6 +28,8 @@ test.each([
   ['ip utility, iproute2-6.1.0, libbpf 1.1.2', '6.1.0'],
   ['nftables v1.0.6 (Lester Gooch #5)', '1.0.6'],
   ['s6\t2.11.3.2-1', '2.11.3.2'],
+  ['This is perl 5, version 36, subversion 0 (v5.36.0) built for x86_64-linux-gnu', '5.36.0'],
+  ['6.18.44-fc', '6.18.44'],
   ['no number here', undefined],
 ])('finds the version in %j', (text, version) => {
   expect(parseVersion(text)).toBe(version)

@@ -20,6 +20,14 @@ const versionArguments = {
   ip: ['-V'],
   nft: ['--version'],
   dnsmasq: ['--version'],
+  openssl: ['version'],
+  perl: ['--version'],
+  unshare: ['--version'],
+  git: ['--version'],
+  pasta: ['--version'],
+  btrfs: ['--version'],
+  'mkfs.ext4': ['-V'],
+  'mkfs.xfs': ['-V'],
 }
 
 export type HostCommand = keyof typeof versionArguments
@@ -42,7 +50,8 @@ export function parseVersion(text: string): string | undefined {
 
 async function outputOf(command: string, args: string[]): Promise<string | undefined> {
   const output = await run(command, args, { timeoutSeconds: commandTimeoutSeconds }).catch(() => undefined)
-  return output?.stdout
+  // Some programs print it to standard error.
+  return output && output.stdout + output.stderr
 }
 
 const libraryDirectories = ['/lib', '/lib64', '/usr/lib', '/usr/lib64', '/usr/local/lib']

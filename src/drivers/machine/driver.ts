@@ -1,7 +1,7 @@
 import type { ChildProcess } from 'node:child_process'
 import type { ContainerPhase } from '../../model/app/container/config.ts'
 import type { ExecTarget, MachineSpec, MachineTraffic, StopOptions } from '../../model/app/machine-spec.ts'
-import type { BoxCommand, Isolation } from '../box/driver.ts'
+import type { BoxCommand, BoxSession, Isolation, SessionEvents, SessionStart } from '../box/driver.ts'
 
 /** One exit of a machine's program. */
 export interface MachineExit {
@@ -112,6 +112,8 @@ export interface MachineDriver {
   applyTrafficPolicy(traffic: MachineTraffic): Promise<boolean>
   /** Runs a command inside; the child process exits with the command's exit code. */
   spawnInMachine(target: ExecTarget, command: BoxCommand): ChildProcess
+  /** Runs a command inside that may have a terminal and that outlives this process. */
+  startSession(target: ExecTarget, command: BoxCommand, start: SessionStart, events: SessionEvents): BoxSession
   listProcesses(id: string): Promise<MachineProcessEntry[]>
   /** Returns undefined when the machine is not running. */
   listListening(id: string): ListenSocket[] | undefined

@@ -3,6 +3,7 @@
 // about restarts, so machines keep running without the control plane.
 import { keyedQueue } from '../../model/keyed-queue.ts'
 import { readSignal } from '../../model/signal.ts'
+import { enterSpares } from '../box/enter/spare.ts'
 import { probeAbility } from '../box/probe.ts'
 import { findProgram } from '../box/process.ts'
 import { readGroupMemory, reclaimMemory, setMemoryLimit } from '../host/cgroup-memory.ts'
@@ -13,7 +14,7 @@ import { watchChanges } from './change.ts'
 import { findPrograms, findRunning, readContainers, reportHealth } from './container.ts'
 import { readMemoryGroup } from './control-group.ts'
 import type { MachineDriver, MachineProcessEntry } from './driver.ts'
-import { spawnInMachine } from './exec.ts'
+import { spawnInMachine, startSessionInMachine } from './exec.ts'
 import { freezeMachine, thawMachine } from './freeze.ts'
 import { isolationOf, type MachineHost, type MachineOptions } from './host.ts'
 import { findLog, trimKeptLogs, writePlatformLine } from './kept-log.ts'
@@ -98,6 +99,7 @@ type Readers =
   | 'signalMachine'
   | 'reportHealth'
   | 'spawnInMachine'
+  | 'startSession'
   | 'listProcesses'
   | 'listListening'
   | 'writeLog'
@@ -109,6 +111,7 @@ type Readers =
 /** Operations that need not wait for others. */
 function machineReaders(host: MachineHost): Pick<MachineDriver, Readers> {
   const { home } = host
+  const spares = enterSpares()
   const pathsOf = (id: string) => machinePaths(home, id)
   return {
     isolation: async () => isolationOf(await host.able()),
@@ -121,6 +124,8 @@ function machineReaders(host: MachineHost): Pick<MachineDriver, Readers> {
     },
     reportHealth: (id, container, run, health) => reportHealth(pathsOf(id), container, run, health),
     spawnInMachine: (machine, command) => spawnInMachine(host, machine, command),
+    startSession: (machine, command, start, events) =>
+      startSessionInMachine(host, spares, machine, command, start, events),
     async listProcesses(id) {
       return listMachineProcesses(pathsOf(id))
     },

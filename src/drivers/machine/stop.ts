@@ -4,6 +4,7 @@ import type { StopOptions } from '../../model/app/machine-spec.ts'
 import { waitUntil } from '../../model/poll.ts'
 import { readSignal } from '../../model/signal.ts'
 import { openForRemoval } from '../box/disk.ts'
+import { removeSockets } from '../box/enter/session-socket.ts'
 import { removeBoxNetwork } from '../box/network.ts'
 import { isFrozen, removeFreezer, thaw } from '../host/cgroup-freezer.ts'
 import { findProcess, killProcess } from '../host/process-list.ts'
@@ -95,6 +96,7 @@ export async function removeMachine(host: MachineHost, id: string, slot: number)
   const freezer = readFreezer(paths)
   await cgroups.removeCgroup(groupName(home, id))
   if (freezer !== undefined) removeFreezer(freezer)
+  removeSockets(home, id)
   await openForRemoval(paths)
   rmSync(`${changeDirectory(home)}/${id}`, { force: true })
   moveToTrash(home, paths.directory)

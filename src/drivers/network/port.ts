@@ -38,3 +38,22 @@ export function isListening(hosts: string, port: number): Promise<boolean> {
   socket.once('timeout', () => resolve(false))
   return promise.finally(() => socket.destroy())
 }
+
+/**
+ * Whether a server does anything with a connection to the port. The kernel accepts connections for a listening socket
+ * also while no process serves it. A server that expects TLS closes the connection, which suffices.
+ */
+export function isAnswering(hosts: string, port: number): Promise<boolean> {
+  const { promise, resolve } = Promise.withResolvers<boolean>()
+  const socket = connect({ host: reachableHost(hosts), port, timeout: 2000 })
+  let isConnected = false
+  socket.once('connect', () => {
+    isConnected = true
+    socket.write('GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n')
+  })
+  socket.once('data', () => resolve(true))
+  socket.once('timeout', () => resolve(false))
+  socket.on('error', () => undefined)
+  socket.once('close', () => resolve(isConnected))
+  return promise.finally(() => socket.destroy())
+}

@@ -52,6 +52,13 @@ export interface PostgresDriver extends SqlClient, SqlAdmin {
   remove(id: string): Promise<void>
 }
 
+export interface ToolchainNeeds {
+  /** Extensions that the cluster is created with. */
+  extensions?: string[]
+  /** The installation that the cluster, or the one its data comes from, has had so far. It stays with that kind. */
+  current?: { source: string } | null | undefined
+}
+
 /** The host that clusters run on. */
 export interface Hosting extends ClusterHost {
   /** The address at which this host itself reaches the clusters. */
@@ -60,7 +67,8 @@ export interface Hosting extends ClusterHost {
   ports: { first: number; last: number }
   /** Uids that may be assigned; undefined where all processes run as one user. */
   uids: { first: number; last: number } | undefined
-  findToolchain(major: PostgresMajor): Promise<Toolchain>
+  /** Finds the installation for a cluster. */
+  findToolchain(major: PostgresMajor, needs?: ToolchainNeeds): Promise<Toolchain>
   /** True if the server programs of a recorded installation still exist. */
   isInstalled(toolchain: Pick<Toolchain, 'bin'>): boolean
   canBind(port: number): Promise<boolean>

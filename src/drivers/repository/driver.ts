@@ -123,6 +123,11 @@ export class WalFileError extends Error {
   }
 }
 
+/** An archive cannot be used, and trying again changes nothing. Which part of the log is lost is not known. */
+export class UnusableArchiveError extends Error {
+  override readonly name = 'UnusableArchiveError'
+}
+
 export interface Repository {
   /** Creates the directory that the receiver of this epoch writes to, owned by its user; returns the path. */
   ensureArchive(clusterId: string, epoch: number, owner?: number): Promise<string>

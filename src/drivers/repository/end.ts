@@ -38,7 +38,7 @@ export function checksum(text: string): string {
   return crc32c(Buffer.from(text)).toString(16).padStart(8, '0')
 }
 
-/** The record is intact, but not that of this archive. */
+/** What is recorded is intact, but not about this archive. */
 export class ForeignRecordError extends Error {}
 
 /** Throws an error that says what is wrong with the text. */

@@ -34,11 +34,15 @@ export function notMounted(directory: string): Error {
   return new Error(`the repository has no ${directory}; is it mounted?`)
 }
 
+export function isFileError(error: unknown): boolean {
+  return fileErrors.includes((error as NodeJS.ErrnoException).code ?? '')
+}
+
 /** Turns an error about a WAL file into one that names it; returns other errors unchanged. */
 export function walFileError(file: string, subject: string, error: unknown): unknown {
   if (error instanceof WalFileError) return error
-  const { code = '' } = error as NodeJS.ErrnoException
-  if (!fileErrors.includes(code)) return error
+  if (!isFileError(error)) return error
+  const { code } = error as NodeJS.ErrnoException
   if (code === 'ENOENT') return new WalFileError('missing', file, `${subject} is missing from its archive`, error)
   return new WalFileError('damaged', file, `${subject} cannot be read: ${code}`, error)
 }

@@ -2,7 +2,7 @@
 // from the same source have the same system identifier, timeline and positions, so a file does not say whose it is; its
 // seal does. The file grows by a line per segment and belongs to the platform; the receiver cannot write it.
 import type { Mark } from './digest.ts'
-import { type ArchivePlace, checksum } from './end.ts'
+import { type ArchivePlace, checksum, ForeignRecordError } from './end.ts'
 
 /** The seal of a file that was already damaged when it was sealed. No content has this digest. */
 export const brokenDigest = '0'.repeat(64)
@@ -34,7 +34,7 @@ export function parseSeals(text: string, place: ArchivePlace): Seals {
   const lines = text.split('\n')
   const header = headerPattern.exec(lines[0]!)
   if (header && (header[1] !== place.clusterId || Number(header[2]) !== place.epoch))
-    throw new Error(`the seals of its archive belong to epoch ${header[2]} of cluster ${header[1]}`)
+    throw new ForeignRecordError(`they belong to epoch ${header[2]} of cluster ${header[1]}`)
   for (const each of lines) {
     const [, line, name, bytes, sha256, sum] = linePattern.exec(each) ?? []
     if (line !== undefined && checksum(line) === sum) files.set(name!, { bytes: Number(bytes), sha256: sha256! })

@@ -4,7 +4,7 @@ import { segmentName } from '../../model/postgres/wal.ts'
 import { removeAbandonedFiles } from '../host/atomic-file.ts'
 import { readTextIfPresent } from '../host/file.ts'
 import { digestFile, type Mark, RunningDigest } from './digest.ts'
-import type { AcknowledgedEnd, WalFile } from './driver.ts'
+import { type AcknowledgedEnd, UnusableArchiveError, type WalFile } from './driver.ts'
 import { replaceFile } from './durable-file.ts'
 import {
   type ArchivePlace,
@@ -15,6 +15,7 @@ import {
   parseEnd,
   renderEnd,
 } from './end.ts'
+import { isFileError } from './presence.ts'
 import { parseSeals, renderHeader, renderSeal, type Seals } from './seal.ts'
 
 /** The places of an archive and of what is recorded about it. */
@@ -63,8 +64,14 @@ export function findEnd(files: ArchiveFiles): EndRecord | undefined {
   return text === undefined ? undefined : parseEnd(text, files)
 }
 
+/** Throws an UnusableArchiveError if the seals are not readable or belong to another cluster. */
 export function findSeals(files: ArchiveFiles): Seals {
-  return parseSeals(readTextIfPresent(`${files.parent}/${files.sealsName}`) ?? '', files)
+  try {
+    return parseSeals(readTextIfPresent(`${files.parent}/${files.sealsName}`) ?? '', files)
+  } catch (error) {
+    if (!(error instanceof ForeignRecordError || isFileError(error))) throw error
+    throw new UnusableArchiveError(`the seals of its archive cannot be used: ${(error as Error).message}`)
+  }
 }
 
 /**
@@ -75,7 +82,8 @@ export function findSeals(files: ArchiveFiles): Seals {
 export function findSeal(files: ArchiveFiles): (name: string, bytes: number) => Mark | undefined {
   const seals = findSeals(files)
   const record = readableEnd(files, (error) => {
-    if (error instanceof ForeignRecordError) throw new Error(`the record of the end of its archive: ${error.message}`)
+    if (error instanceof ForeignRecordError)
+      throw new UnusableArchiveError(`the record of the end of its archive: ${error.message}`)
   })
   return (name, bytes) => {
     const marks = marksOf(record, name)

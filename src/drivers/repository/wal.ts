@@ -14,7 +14,7 @@ import {
   type WalPiece,
 } from '../../model/postgres/wal.ts'
 import { readUntrustedFile } from '../host/untrusted-file.ts'
-import { type PlannedWal, type WalFile, WalFileError, type WalRange } from './driver.ts'
+import { type PlannedWal, UnusableArchiveError, type WalFile, WalFileError, type WalRange } from './driver.ts'
 import { notMounted, walFileError } from './presence.ts'
 import { type ArchiveFiles, findSeal } from './wal-record.ts'
 
@@ -83,7 +83,9 @@ function toRanges(archive: Archive, pieces: WalPiece[], from: Lsn): Range[] {
     const start = before ? switchTimeline(archive, before, piece) : from
     const until = parseLsn(piece.end)
     if (until <= start)
-      throw new Error(`the WAL of ${piece.clusterId} ends at ${piece.end}, before its start at ${formatLsn(start)}`)
+      throw new UnusableArchiveError(
+        `the WAL of ${piece.clusterId} ends at ${piece.end}, before its start at ${formatLsn(start)}`,
+      )
     ranges.push({ ...piece, from: start, until })
   }
   return ranges
@@ -97,11 +99,13 @@ function switchTimeline(archive: Archive, before: Range, next: WalPiece): Lsn {
   const entries = [...history.matchAll(/^\s*(\d+)\s+([0-9A-Fa-f]+\/[0-9A-Fa-f]+)/gm)]
   const [, timeline, position] = entries.at(-1) ?? []
   if (Number(timeline) !== before.timeline || position === undefined) {
-    throw new Error(`${name} of ${next.clusterId} does not follow timeline ${before.timeline}`)
+    throw new UnusableArchiveError(`${name} of ${next.clusterId} does not follow timeline ${before.timeline}`)
   }
   const switchedAt = parseLsn(position)
   if (switchedAt > before.until || switchedAt <= before.from) {
-    throw new Error(`${name} of ${next.clusterId} begins at ${position}, which the WAL of ${before.clusterId} lacks`)
+    throw new UnusableArchiveError(
+      `${name} of ${next.clusterId} begins at ${position}, which the WAL of ${before.clusterId} lacks`,
+    )
   }
   before.until = switchedAt
   return switchedAt

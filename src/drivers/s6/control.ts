@@ -1,6 +1,7 @@
 // Commands to s6 through its control FIFOs. s6-svc and s6-svscanctl do the same, but would be a process for each
 // command.
 import { closeSync, constants, openSync, writeSync } from 'node:fs'
+import { readTextIfPresent } from '../host/file.ts'
 import type { SupervisorPaths } from './service-directory.ts'
 
 /**
@@ -36,9 +37,24 @@ export function isTreeRunning(paths: SupervisorPaths): boolean {
   return writeControl(treeControl(paths), '')
 }
 
+/** What s6-svscan prints, and how it ended if this process started it and was there. */
+export function treeLog(paths: SupervisorPaths): string {
+  return `${paths.logDirectory}/.tree.log`
+}
+
+/** The end of the log, with a separator in front unless it is empty. */
+export function readTreeLog(paths: SupervisorPaths): string {
+  const text = (readTextIfPresent(treeLog(paths)) ?? '').trimEnd().split('\n').slice(-5).join('\n').slice(-1000)
+  return text === '' ? '' : `; the end of its log: ${text}`
+}
+
+export function treeNotRunning(paths: SupervisorPaths): Error {
+  return new Error(`the supervision tree is not running${readTreeLog(paths)}`)
+}
+
 /** Makes s6-svscan supervise new services; with `an` it also stops supervising those whose directory is gone. */
 export function rescanTree(paths: SupervisorPaths, command: 'a' | 'an'): void {
-  if (!writeControl(treeControl(paths), command)) throw new Error('the supervision tree is not running')
+  if (!writeControl(treeControl(paths), command)) throw treeNotRunning(paths)
 }
 
 /** Whether s6-supervise runs for this directory. */

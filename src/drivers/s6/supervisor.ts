@@ -2,7 +2,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
 import { run } from '../host/process.ts'
 import { findProcess, isStopped, killProcess } from '../host/process-list.ts'
-import { controlService, isSupervised, isTreeRunning, rescanTree } from './control.ts'
+import { controlService, isSupervised, isTreeRunning, readTreeLog, rescanTree, treeNotRunning } from './control.ts'
 import type { ServiceSignal, ServiceSpec, Supervisor } from './driver.ts'
 import {
   clearDown,
@@ -44,7 +44,7 @@ export function s6Supervisor(paths: SupervisorPaths): Supervisor {
 }
 
 async function ensureService(paths: SupervisorPaths, name: string, spec: ServiceSpec): Promise<void> {
-  if (!isTreeRunning(paths)) throw new Error(`start service ${name}: the supervision tree is not running`)
+  if (!isTreeRunning(paths)) throw new Error(`start service ${name}`, { cause: treeNotRunning(paths) })
   const definition = renderDefinition(paths, name, spec)
   await removeIncomplete(paths, name)
   mkdirSync(`${paths.logDirectory}/${name}`, { recursive: true, mode: 0o700 })
@@ -82,7 +82,8 @@ async function ensureSupervised(paths: SupervisorPaths, name: string): Promise<v
   rescanTree(paths, 'a')
   if (await waitUntil(isReady, 5)) return
   resumeSupervision(paths)
-  if (!(await waitUntil(isReady, 10))) throw new Error(`supervise service ${name}: s6 did not start a supervisor`)
+  if (await waitUntil(isReady, 10)) return
+  throw new Error(`supervise service ${name}: s6 did not start a supervisor${readTreeLog(paths)}`)
 }
 
 /**

@@ -1,9 +1,8 @@
 import { spawn } from 'node:child_process'
-import { closeSync, mkdirSync, openSync, readdirSync, statSync } from 'node:fs'
+import { appendFileSync, closeSync, mkdirSync, openSync, readdirSync, statSync } from 'node:fs'
 import { waitUntil } from '../../model/poll.ts'
-import { readTextIfPresent } from '../host/file.ts'
 import { baseEnvironment, commandExists, run } from '../host/process.ts'
-import { isSupervised, isTreeRunning } from './control.ts'
+import { isSupervised, isTreeRunning, readTreeLog, treeLog } from './control.ts'
 import type { TreeState } from './driver.ts'
 import type { SupervisorPaths } from './service-directory.ts'
 import {
@@ -15,8 +14,11 @@ import {
   terminateOrphans,
 } from './tree-process.ts'
 
-/** A limit of s6-svscan, which counts a service and its log separately. It only reserves memory for pointers. */
-const maxServices = 20_000
+/**
+ * The limit of s6-svscan, which counts a service and its log separately. s6 2.13 (Debian 13) keeps 700 bytes for each of
+ * them on the stack, whether or not it exists, so the usual stack of 8 MB has room for no more than 12,000.
+ */
+export const maxServices = 10_000
 const startTimeoutSeconds = 15
 const logTimeoutSeconds = 5
 
@@ -32,18 +34,24 @@ export async function ensureTree(paths: SupervisorPaths): Promise<void> {
   // Supervisors that outlived a killed s6-svscan do not write their status again.
   const survivors = services.filter(isSupervised)
   const startedAtMs = Date.now()
-  spawnTree(paths)
+  const tree = spawnTree(paths)
   const isBack = (service: string) =>
     isSupervised(service) && (survivors.includes(service) || hasFreshStatus(service, startedAtMs))
-  const isUp = await waitUntil(() => isTreeRunning(paths) && services.every(isBack), startTimeoutSeconds)
-  if (!isUp) throw new Error(`start the supervision tree: ${(readTextIfPresent(treeLog(paths)) ?? '').slice(-1000)}`)
+  const isUp = () => isTreeRunning(paths) && services.every(isBack)
+  await waitUntil(() => isUp() || tree.hasFailed(), startTimeoutSeconds)
+  if (!isUp()) throw new Error(`start the supervision tree: ${describeMissing()}`)
+
+  function describeMissing(): string {
+    const missing = services.filter((service) => !isBack(service)).length
+    const what = isTreeRunning(paths) ? `${missing} of ${services.length} services are not supervised` : 'not running'
+    return `${what} after ${Math.round((Date.now() - startedAtMs) / 1000)} s${readTreeLog(paths)}`
+  }
 }
 
-function treeLog(paths: SupervisorPaths): string {
-  return `${paths.logDirectory}/.tree.log`
-}
+/** With this code, s6-svscan leaves the tree to another one that runs. */
+const alreadyRunningCode = 100
 
-function spawnTree(paths: SupervisorPaths): void {
+function spawnTree(paths: SupervisorPaths): { hasFailed(): boolean } {
   const log = openSync(treeLog(paths), 'a', 0o600)
   const child = spawn('s6-svscan', ['-c', String(maxServices), paths.treeDirectory], {
     // A separate session keeps the tree alive on Ctrl-C and when this process ends.
@@ -52,9 +60,26 @@ function spawnTree(paths: SupervisorPaths): void {
     env: baseEnvironment,
     cwd: '/',
   })
-  child.on('error', () => undefined)
+  let hasFailed = false
+  const end = (how: string) => {
+    hasFailed = true
+    recordEnd(paths, how)
+  }
+  child.on('error', ({ message }) => end(`could not be started: ${message}`))
+  child.on('exit', (code, signal) => {
+    if (signal !== null) end(`was ended by ${signal}`)
+    else if (code !== 0 && code !== alreadyRunningCode) end(`exited with ${code}`)
+  })
   child.unref()
   closeSync(log)
+  return { hasFailed: () => hasFailed }
+}
+
+/** Records what a killed process cannot record itself. */
+function recordEnd(paths: SupervisorPaths, how: string): void {
+  try {
+    appendFileSync(treeLog(paths), `${new Date().toISOString()} s6-svscan ${how}\n`)
+  } catch {} // the home was deleted
 }
 
 // After a reboot there is an old status file until s6-supervise has written a new one. Without waiting for that, a

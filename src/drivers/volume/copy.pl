@@ -3,6 +3,7 @@
 # The source is a disk image or a directory. The copy is made as .new~copy in the target directory and then renamed.
 use strict;
 use Errno;
+use Fcntl qw(:flock);
 
 require($0 =~ s{[^/]*$}{}r . 'lib.pl');
 
@@ -16,7 +17,11 @@ my $fresh = "$target/.new~copy";
 system('rm', '-rf', '--', $fresh);
 # These signals thaw the filesystem first. After SIGKILL the guard process does so.
 $SIG{$_} = sub { fail('interrupted by a signal') } for qw(TERM INT HUP);
-freeze_source() if -f $source;
+my $lock;
+if (-f $source) {
+  lock_source();
+  freeze_source();
+}
 my @sparse = -f $source ? '--sparse=always' : ();
 system(copy_command(@sparse)) == 0 or fail('the copy failed');
 thaw();
@@ -41,6 +46,12 @@ sub fail {
   system('rm', '-rf', '--', $fresh) if defined $fresh;
   print "$reason\n";
   exit 31;
+}
+
+# While the image is copied, it is neither grown nor mounted, which both take this lock alone. Copies share it.
+sub lock_source {
+  open($lock, '<', $source) or fail("open: $!");
+  flock($lock, LOCK_SH) or fail("lock: $!");
 }
 
 # An image without a loop device is not mounted, so nothing writes to it.

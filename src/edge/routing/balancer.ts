@@ -208,9 +208,7 @@ export class LoadBalancer {
   /** Starts one machine at a time, and the next only if that one is not enough. All workers choose the same machine. */
   private wakeOne(app: AppRoute, eligible: Target[]): void {
     if (eligible.some(({ isRising, isCordoned }) => isRising && !isCordoned)) return
-    const stopped = eligible.find(
-      (target) => stoppedStates.has(target.state) && target.autostarts && !target.isCordoned,
-    )
+    const stopped = eligible.find((target) => isStopped(target) && target.autostarts && !target.isCordoned)
     if (!stopped || Date.now() - (this.lastWakes.get(app.id) ?? 0) < wakeIntervalMs) return
     this.lastWakes.set(app.id, Date.now())
     // A failure is ignored: the machine may start for another reason, and the next attempt tries again.
@@ -235,6 +233,11 @@ export class LoadBalancer {
 }
 
 const stoppedStates = new Set(['stopped', 'suspended'])
+
+export function isStopped({ state }: Target): boolean {
+  return stoppedStates.has(state)
+}
+
 const startingStates = new Set(['starting', 'restarting', 'replacing'])
 const restartableStates = new Set(['stopped', 'suspended', 'stopping', 'suspending'])
 

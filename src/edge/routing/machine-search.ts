@@ -2,7 +2,14 @@ import type { Peer } from '../types.ts'
 import { type AppRoute, findPort } from './app.ts'
 import type { AppPort } from './app-port.ts'
 import type { AppTable } from './app-table.ts'
-import { type LoadBalancer, type MachineSelector, NoCandidate, type Reservation, type Waiter } from './balancer.ts'
+import {
+  isStopped,
+  type LoadBalancer,
+  type MachineSelector,
+  NoCandidate,
+  type Reservation,
+  type Waiter,
+} from './balancer.ts'
 import type { Target } from './target.ts'
 
 export interface SearchContext {
@@ -141,6 +148,10 @@ export class MachineSearch {
     if (targets.some(({ isOpen }) => isOpen)) return `no machine of ${this.app.name} took a connection ${waited}`
     if (targets.some(({ state, isCordoned }) => state === 'started' && !isCordoned)) {
       return `no machine of ${this.app.name} passed its checks ${waited}`
+    }
+    if (targets.some((target) => isStopped(target) && target.autostarts && !target.isCordoned)) {
+      const advice = 'the control plane, which starts machines, may be down'
+      return `no stopped machine of ${this.app.name} was started ${waited}; ${advice}`
     }
     return `no machine of ${this.app.name} was available ${waited}`
   }

@@ -105,6 +105,11 @@ export class DatagramProxy {
     for (const flow of this.flows.all()) flow.sweep(now, contendedApps.has(flow.appId))
   }
 
+  /** Whether it has no ports. */
+  get isIdle(): boolean {
+    return this.listeners.size === 0
+  }
+
   close(): void {
     this.isClosed = true
     this.wanted = new Set()

@@ -61,13 +61,29 @@ export async function runInMachine(
   id: string,
   request: CommandRequest,
 ): Promise<CommandResult> {
-  const { machine } = await getStarted(ctx, app, id, 'write')
-  const container = chooseContainer(machine, request)
+  const { target } = await getExecTarget(ctx, app, id, request)
+  return collectResult(ctx.machines.spawnInMachine(target, { argv: request.argv }), request)
+}
+
+/** A machine in which commands can be run now, and the container, if it has any: by default the main one. */
+export async function getExecTarget(
+  ctx: LiveContext,
+  app: string,
+  id: string,
+  place: Pick<CommandRequest, 'container' | 'outsideContainers'> = {},
+) {
+  const {
+    machine,
+    app: { orgId },
+  } = await getStarted(ctx, app, id, 'write')
+  const container = chooseContainer(machine, place)
+  const target = await buildExecTarget(ctx, machine, container)
   const isStarting = () => {
     const process = ctx.machines.inspectMachine(machine.id, machine.instanceId)
     return process.is === 'up' && stateOf(process, container) === 'starting'
   }
   await waitUntil(() => !isStarting(), maxStartSeconds)
+  // Looked at last, because the machine may be removed at any moment until then.
   const process = ctx.machines.inspectMachine(machine.id, machine.instanceId)
   if (process.is !== 'up') {
     throw preconditionFailed(
@@ -79,8 +95,7 @@ export async function runInMachine(
     throw preconditionFailed(
       `failed_precondition: the container ${container.name} is ${state}; this works once it runs`,
     )
-  const target = await buildExecTarget(ctx, machine, container)
-  return collectResult(ctx.machines.spawnInMachine(target, { argv: request.argv }), request)
+  return { machine, orgId, target }
 }
 
 function stateOf(
@@ -92,7 +107,7 @@ function stateOf(
 
 function chooseContainer(
   { config }: MachineDetails,
-  { container: name, outsideContainers }: CommandRequest,
+  { container: name, outsideContainers }: Pick<CommandRequest, 'container' | 'outsideContainers'>,
 ): MachineContainer | undefined {
   const containers = config.containers ?? []
   if (outsideContainers && containers.length > 0)

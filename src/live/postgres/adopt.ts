@@ -15,6 +15,7 @@ import {
 import { presentQuery } from '../../model/postgres/drill.ts'
 import { describeLogDamage } from '../../model/postgres/log-damage.ts'
 import { findPlan } from '../../model/postgres/plan.ts'
+import { needsOf } from '../../model/postgres/spec.ts'
 import { findOrg, insertOrgOnce } from '../../store/account/org.ts'
 import { findCaller } from '../../store/account/token.ts'
 import {
@@ -197,8 +198,14 @@ async function chooseToolchain({ hosting }: LiveContext, major: PostgresMajor, {
   if (recorded?.major === major && hosting.isInstalled(recorded)) {
     return { toolchain: recorded, note: 'found in the repository' }
   }
-  const toolchain = await hosting.findToolchain(major)
+  const postgisEnabled = settings.postgisEnabled === true
+  const needs = needsOf({ postgisEnabled, extensions: extensionsOf(settings), toolchain: recorded ?? null })
+  const toolchain = await hosting.findToolchain(major, needs)
   return { toolchain, note: `found in the repository; ${bin} is gone, so it uses PostgreSQL ${toolchain.version}` }
+}
+
+function extensionsOf({ extensions }: Facts['settings']): string[] {
+  return Array.isArray(extensions) ? extensions.filter((name) => typeof name === 'string') : []
 }
 
 /** Uses the defaults of a new cluster for settings that the description lacks, because another version wrote it. */
@@ -210,6 +217,7 @@ function settingsOf({ settings: platform }: LiveContext, { clusterName, settings
     diskSizeGb: Number.isInteger(diskSizeGb) && Number(diskSizeGb) > 0 ? Number(diskSizeGb) : 10,
     region: typeof region === 'string' ? region : platform.defaultRegion,
     postgisEnabled: settings.postgisEnabled === true,
+    extensions: extensionsOf(settings),
     poolMode: poolModes.find((mode) => mode === poolMode) ?? 'session',
     synchronousArchive: settings.synchronousArchive === true,
   }

@@ -1,4 +1,5 @@
 import { requireCaller, requireClusterWriter } from '../../model/account/caller.ts'
+import { BerthError } from '../../model/errors.ts'
 import { type Cluster, requireReady } from '../../model/postgres/cluster.ts'
 import { findCaller } from '../../store/account/token.ts'
 import { getVisibleCluster } from '../../store/postgres/cluster.ts'
@@ -21,4 +22,22 @@ export async function getReadyCluster(ctx: LiveContext, id: string, access: 'rea
   if (access === 'write') requireClusterWriter(caller)
   requireReady(cluster, 'this works')
   return cluster
+}
+
+/**
+ * Waits for what the server of a cluster does. That fails when the cluster is deleted or recovered meanwhile, and then the
+ * response is that of its new state.
+ */
+export async function askCluster<T>(ctx: LiveContext, cluster: Cluster, answer: Promise<T>): Promise<T> {
+  try {
+    return await withDeadline(answer, 'the cluster')
+  } catch (error) {
+    if (!isRefusal(error)) await getReadyCluster(ctx, cluster.id, 'read')
+    throw error
+  }
+}
+
+/** Whether the error tells what is wrong with the request. */
+function isRefusal(error: unknown): boolean {
+  return error instanceof BerthError && error.statusCode < 500
 }

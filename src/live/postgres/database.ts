@@ -3,28 +3,28 @@ import { BerthError, badRequest, invalid, notFound } from '../../model/errors.ts
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { findExtensionPackage, isPartOfPostgis } from '../../model/postgres/extension.ts'
 import { type EnableExtension, platformDatabases, reservedDatabases } from '../../model/postgres/user.ts'
-import { type LiveContext, withDeadline } from '../context.ts'
-import { getReadyCluster } from './cluster.ts'
+import type { LiveContext } from '../context.ts'
+import { askCluster, getReadyCluster } from './cluster.ts'
 import { endPooledSessions } from './pooler.ts'
 
 export type { DatabaseExtension }
 
 export async function listClusterDatabases(ctx: LiveContext, clusterId: string): Promise<string[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
-  return withDeadline(ctx.postgres.databases.list(cluster.id), 'the cluster')
+  return askCluster(ctx, cluster, ctx.postgres.databases.list(cluster.id))
 }
 
 export async function createClusterDatabase(ctx: LiveContext, clusterId: string, name: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   if (reservedDatabases.has(name)) throw reserved(name)
-  await withDeadline(conflictAsInvalid(ctx.postgres.databases.create(cluster.id, name)), 'the cluster')
+  await askCluster(ctx, cluster, conflictAsInvalid(ctx.postgres.databases.create(cluster.id, name)))
 }
 
 /** Ends all sessions in the database and deletes its contents. */
 export async function dropClusterDatabase(ctx: LiveContext, clusterId: string, name: string): Promise<void> {
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   checkNotPlatform(name)
-  await withDeadline(conflictAsInvalid(ctx.postgres.databases.drop(cluster.id, name)), 'the cluster')
+  await askCluster(ctx, cluster, conflictAsInvalid(ctx.postgres.databases.drop(cluster.id, name)))
   await endPooledSessions(ctx, cluster, { database: name })
 }
 
@@ -35,7 +35,7 @@ export async function listClusterExtensions(
 ): Promise<DatabaseExtension[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
   checkNotPlatform(database)
-  const extensions = await withDeadline(ctx.postgres.extensions.list(cluster.id, database), 'the cluster')
+  const extensions = await askCluster(ctx, cluster, ctx.postgres.extensions.list(cluster.id, database))
   return extensions.filter((extension) => isOffered(cluster, extension.name))
 }
 
@@ -52,7 +52,7 @@ export async function enableClusterExtension(
   }
   const options = { schema: input.schema || undefined, createSchema: input.create_schema ?? false }
   try {
-    await withDeadline(ctx.postgres.extensions.enable(cluster.id, database, input.name, options), 'the cluster')
+    await askCluster(ctx, cluster, ctx.postgres.extensions.enable(cluster.id, database, input.name, options))
   } catch (err) {
     throw (await findMissingPackage(ctx, cluster, database, input.name, err)) ?? err
   }
@@ -68,10 +68,13 @@ async function findMissingPackage(
 ): Promise<BerthError | undefined> {
   const wanted = findExtensionPackage(name, cluster.pgMajor)
   if (wanted === undefined || !(err instanceof BerthError && err.code === 'not_found')) return undefined
-  const available = await withDeadline(ctx.postgres.extensions.list(cluster.id, database), 'the cluster')
+  const available = await askCluster(ctx, cluster, ctx.postgres.extensions.list(cluster.id, database))
   if (available.some((extension) => extension.name === name)) return undefined
-  const isOwn = cluster.toolchain?.source === 'npm'
-  const hint = isOwn ? ', which new clusters then use with the PostgreSQL of the distribution' : ''
+  const again = `create a cluster with it ("extensions": ["${name}"]), which then uses the PostgreSQL of the distribution`
+  if (ctx.settings.installedExtensions[cluster.pgMajor].has(name)) {
+    return invalid(`extension ${name} is not part of the PostgreSQL installation of this cluster; ${again}`)
+  }
+  const hint = cluster.toolchain?.source === 'npm' ? `; then ${again}` : ''
   return invalid(
     `extension ${name} is not installed on this platform; its operator can install the package ${wanted}${hint}`,
   )
@@ -89,7 +92,7 @@ export async function disableClusterExtension(
   const installed = (await listClusterExtensions(ctx, clusterId, database)).find((extension) => extension.name === name)
   if (!installed?.installed) throw notFound(`Extension ${name} is not enabled in ${database}`)
   const work = ctx.postgres.extensions.disable(cluster.id, database, name, { cascade: force })
-  await withDeadline(conflictAsInvalid(work, 'force=true removes them too'), 'the cluster')
+  await askCluster(ctx, cluster, conflictAsInvalid(work, 'force=true removes them too'))
 }
 
 function isOffered(cluster: Cluster, extension: string): boolean {

@@ -1,6 +1,7 @@
 import { conflict, invalid, notFound } from '../../model/errors.ts'
 import type { ClusterDetails } from '../../model/postgres/cluster.ts'
 import { importInProgress } from '../../model/postgres/import.ts'
+import { needsOf } from '../../model/postgres/spec.ts'
 import { isNewerVersion, type UpgradeRequest } from '../../model/postgres/upgrade.ts'
 import { type Micros, nowMicros, parseTime } from '../../model/time.ts'
 import { getClusterDetails } from '../../store/postgres/cluster.ts'
@@ -20,7 +21,10 @@ export async function upgradeMinor(
   const cluster = await getReadyCluster(ctx, clusterId, 'write')
   if (input.name?.trim()) throw invalid('name needs pg_major_version: a minor upgrade creates no cluster')
   const plannedAt = input.at?.trim() ? checkTime(input.at) : null
-  const { version: newest } = await withDeadline(ctx.hosting.findToolchain(cluster.pgMajor), 'the installation')
+  const { version: newest } = await withDeadline(
+    ctx.hosting.findToolchain(cluster.pgMajor, needsOf(cluster)),
+    'the installation',
+  )
   const running = cluster.toolchain!.version
   if (!isNewerVersion(newest, running)) {
     throw conflict(`PostgreSQL ${running}, which the cluster runs, is the newest installed version`)

@@ -21,8 +21,8 @@ import {
   setStoredRole,
   settleNextPassword,
 } from '../../store/postgres/user.ts'
-import { type LiveContext, withDeadline } from '../context.ts'
-import { getReadyCluster } from './cluster.ts'
+import type { LiveContext } from '../context.ts'
+import { askCluster, getReadyCluster } from './cluster.ts'
 import { endPooledSessions } from './pooler.ts'
 
 /** Longer than the deadline of the change that has the turn. */
@@ -35,7 +35,7 @@ export interface UserCredentials {
 
 export async function listClusterUsers(ctx: LiveContext, clusterId: string): Promise<ClusterUser[]> {
   const cluster = await getReadyCluster(ctx, clusterId, 'read')
-  const users = await withDeadline(ctx.postgres.users.list(cluster.id), 'the cluster')
+  const users = await askCluster(ctx, cluster, ctx.postgres.users.list(cluster.id))
   const deleting = await listDeletions(ctx.db, cluster.id)
   return users.filter(({ name }) => !deleting.includes(name)).map(({ name, role }) => ({ username: name, role }))
 }
@@ -51,11 +51,11 @@ export async function createClusterUser(ctx: LiveContext, clusterId: string, inp
   const { username, role } = input
   return serialize(ctx, cluster, username, async () => {
     await finishDeletion(ctx, cluster, username)
-    if (await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')) throw userExists(username)
+    if (await askCluster(ctx, cluster, ctx.postgres.users.find(cluster.id, username))) throw userExists(username)
     const password = newPassword()
     const user = { username, role, password: seal(ctx.encryptionKey, Buffer.from(password)) }
     await putNextPassword(ctx.db, cluster.id, user)
-    await withDeadline(ctx.postgres.users.create(cluster.id, { name: username, role, password }), 'the cluster')
+    await askCluster(ctx, cluster, ctx.postgres.users.create(cluster.id, { name: username, role, password }))
     await setStoredPassword(ctx.db, cluster.id, user)
     return { username, role }
   })
@@ -71,11 +71,11 @@ export async function changeUserRole(
   checkNotReserved(username)
   await serialize(ctx, cluster, username, async () => {
     await requireKept(ctx, cluster, username)
-    const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
+    const user = await askCluster(ctx, cluster, ctx.postgres.users.find(cluster.id, username))
     // The stored role is written last, so it differs after a change that was interrupted.
     const stored = await findStoredUser(ctx.db, cluster.id, username)
     if (user?.role === role && stored?.role === role) return
-    await withDeadline(ctx.postgres.users.setRole(cluster.id, { name: username, role }), 'the cluster')
+    await askCluster(ctx, cluster, ctx.postgres.users.setRole(cluster.id, { name: username, role }))
     await setStoredRole(ctx.db, cluster.id, username, role)
   })
 }
@@ -85,7 +85,7 @@ export async function deleteClusterUser(ctx: LiveContext, clusterId: string, use
   checkNotReserved(username)
   await serialize(ctx, cluster, username, async () => {
     if (await finishDeletion(ctx, cluster, username)) return
-    const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
+    const user = await askCluster(ctx, cluster, ctx.postgres.users.find(cluster.id, username))
     if (!user) {
       await deleteStoredUser(ctx.db, cluster.id, username)
       throw userNotFound()
@@ -98,7 +98,7 @@ export async function deleteClusterUser(ctx: LiveContext, clusterId: string, use
 /** Returns false unless a deletion of the user has begun. If this fails, the background loop repeats it. */
 async function finishDeletion(ctx: LiveContext, cluster: Cluster, username: string): Promise<boolean> {
   if (!(await isBeingDeleted(ctx.db, cluster.id, username))) return false
-  await withDeadline(ctx.postgres.users.drop(cluster.id, username), 'the cluster')
+  await askCluster(ctx, cluster, ctx.postgres.users.drop(cluster.id, username))
   await endPooledSessions(ctx, cluster, { user: username })
   await deleteStoredUser(ctx.db, cluster.id, username)
   return true
@@ -137,14 +137,14 @@ export async function rotatePassword(
   checkNotReserved(username)
   return serialize(ctx, cluster, username, async () => {
     await requireKept(ctx, cluster, username)
-    const user = await withDeadline(ctx.postgres.users.find(cluster.id, username), 'the cluster')
+    const user = await askCluster(ctx, cluster, ctx.postgres.users.find(cluster.id, username))
     if (!user) throw userNotFound()
     // Done before the change as well: if the pooler fails after it, the caller would not get the new password.
     if (killSessions) await endPooledSessions(ctx, cluster, { user: username })
     const password = newPassword()
     const next = { username, role: user.role, password: seal(ctx.encryptionKey, Buffer.from(password)) }
     await putNextPassword(ctx.db, cluster.id, next)
-    await withDeadline(ctx.postgres.users.setPassword(cluster.id, username, password, { killSessions }), 'the cluster')
+    await askCluster(ctx, cluster, ctx.postgres.users.setPassword(cluster.id, username, password, { killSessions }))
     await settleNextPassword(ctx.db, cluster.id, next)
     if (killSessions) await endPooledSessions(ctx, cluster, { user: username })
     return { username, password }

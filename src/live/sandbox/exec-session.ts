@@ -19,7 +19,8 @@ export interface ExecReader {
 
 export interface SessionFacts {
   id: string
-  sandboxId: string
+  /** The sandbox or machine. */
+  boxId: string
   /** The command as the caller sent it. */
   argv: [string, ...string[]]
   workdir: string
@@ -57,7 +58,7 @@ const lostBytes = 8 * 1024 * 1024
 const killAfterMs = 5_000
 const recentMs = 5_000
 
-/** A command that runs in a sandbox, with the clients that read its output. */
+/** A command that runs in a sandbox or machine, with the clients that read its output. */
 export class ExecSession {
   readonly id: string
   readonly facts: Readonly<SessionFacts>

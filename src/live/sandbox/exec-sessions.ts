@@ -1,9 +1,16 @@
-// The sessions of all commands in sandboxes, which survive the connections of their clients. Those of WebSockets survive
+// The sessions of all commands in sandboxes and machines, which survive the connections of their clients. Those of WebSockets survive
 // this process as well: a process of their own holds each, and the next control plane finds them again.
 import { randomInt } from 'node:crypto'
 import { type Static, Type } from 'typebox'
 import { Value } from 'typebox/value'
-import type { BoxDriver, FoundSession, SessionEvents } from '../../drivers/box/driver.ts'
+import type {
+  BoxCommand,
+  BoxDriver,
+  BoxSession,
+  FoundSession,
+  SessionEvents,
+  SessionStart,
+} from '../../drivers/box/driver.ts'
 import { unavailable } from '../../model/errors.ts'
 import { boxSpec } from '../../model/sandbox/box.ts'
 import type { ExecRequest } from '../../model/sandbox/exec.ts'
@@ -14,20 +21,39 @@ import { ExecSession, type SessionFacts } from './exec-session.ts'
 /** `held` sessions survive this process; `piped` ones end with it and start a little faster. */
 export type SessionKind = 'held' | 'piped'
 
+/** Where a command runs. */
+export interface ExecPlace {
+  /** The id of the sandbox or machine. */
+  id: string
+  kind: SessionKind
+  environment: Record<string, string>
+  workdir: string
+  start(command: BoxCommand, held: SessionStart, events: SessionEvents): BoxSession
+}
+
+export function sandboxPlace(boxes: BoxDriver, sandbox: Sandbox, kind: SessionKind): ExecPlace {
+  const spec = boxSpec(sandbox)
+  return {
+    id: sandbox.id,
+    kind,
+    environment: sandbox.environment,
+    workdir: sandbox.image?.workingDir || sandboxHome,
+    start: (command, held, events) =>
+      kind === 'held'
+        ? boxes.startSession(spec, command, held, events)
+        : startPiped(boxes, boxes.spawnInBox(spec, command), events),
+  }
+}
+
 export interface ExecSessions {
-  start(
-    boxes: BoxDriver,
-    sandbox: Sandbox,
-    request: ExecRequest,
-    options: { kind: SessionKind; onEnd?: () => void },
-  ): ExecSession
+  start(place: ExecPlace, request: ExecRequest, onEnd?: () => void): ExecSession
   /** Continues a session of an earlier process. Returns false when what it says of itself is not valid. */
   continue(found: FoundSession, onEnd: () => void): boolean
   /** Running sessions. */
-  list(sandboxId: string): ExecSession[]
+  list(boxId: string): ExecSession[]
   /** Also finds a session that ended while its clients could not be connected. */
-  find(sandboxId: string, id: string): ExecSession | undefined
-  hasEnded(sandboxId: string, id: string): boolean
+  find(boxId: string, id: string): ExecSession | undefined
+  hasEnded(boxId: string, id: string): boolean
   /** The interval of keepalive messages to clients of a silent command. */
   readonly keepaliveMs: number
   /** Ends every piped command, leaves the held ones, and starts no more. */
@@ -65,12 +91,12 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
   /** Oldest first. */
   const endedKeys = new Set<string>()
   let closing = false
-  const keyOf = (sandboxId: string, id: string) => `${sandboxId} ${id}`
+  const keyOf = (boxId: string, id: string) => `${boxId} ${id}`
 
-  function newId(sandboxId: string): string {
+  function newId(boxId: string): string {
     const id = String(randomInt(10_000, 10_000_000))
-    const key = keyOf(sandboxId, id)
-    return running.has(key) || endedKeys.has(key) ? newId(sandboxId) : id
+    const key = keyOf(boxId, id)
+    return running.has(key) || endedKeys.has(key) ? newId(boxId) : id
   }
 
   function markEnded(key: string): void {
@@ -90,20 +116,20 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
 
   return {
     keepaliveMs,
-    list: (sandboxId) =>
-      [...running.values()].map(({ session }) => session).filter(({ facts }) => facts.sandboxId === sandboxId),
-    find: (sandboxId, id) => running.get(keyOf(sandboxId, id))?.session ?? kept.get(keyOf(sandboxId, id)),
-    hasEnded: (sandboxId, id) => endedKeys.has(keyOf(sandboxId, id)),
+    list: (boxId) => [...running.values()].map(({ session }) => session).filter(({ facts }) => facts.boxId === boxId),
+    find: (boxId, id) => running.get(keyOf(boxId, id))?.session ?? kept.get(keyOf(boxId, id)),
+    hasEnded: (boxId, id) => endedKeys.has(keyOf(boxId, id)),
 
-    start(boxes, sandbox, request, { kind, onEnd }) {
+    start(place, request, onEnd) {
       if (closing) throw unavailable('the platform is stopping')
-      const id = newId(sandbox.id)
-      const key = keyOf(sandbox.id, id)
+      const { kind } = place
+      const id = newId(place.id)
+      const key = keyOf(place.id, id)
       const end = () => {
         markEnded(key)
         onEnd?.()
       }
-      const session = startSession(boxes, sandbox, request, { id, kind, onEnd: end })
+      const session = startSession(place, request, id, end)
       void session.ended.then(() => session.release())
       running.set(key, { session, kind })
       if (kind === 'piped') {
@@ -142,24 +168,14 @@ export function createExecSessions({ keepaliveMs = defaultKeepaliveMs } = {}): E
   }
 }
 
-function startSession(
-  boxes: BoxDriver,
-  sandbox: Sandbox,
-  request: ExecRequest,
-  { id, kind, onEnd }: { id: string; kind: SessionKind; onEnd(): void },
-): ExecSession {
+function startSession(place: ExecPlace, request: ExecRequest, id: string, onEnd: () => void): ExecSession {
   const { argv, dir, tty, cols, rows, stdin, maxRunAfterDisconnectMs } = request
-  const env = { ...(tty ? { TERM: 'xterm-256color' } : {}), ...sandbox.environment, ...request.env }
+  const env = { ...(tty ? { TERM: 'xterm-256color' } : {}), ...place.environment, ...request.env }
   const command = { argv, env, ...(dir === undefined ? {} : { dir }) }
-  const spec = boxSpec(sandbox)
-  const workdir = dir ?? (sandbox.image?.workingDir || sandboxHome)
-  const facts = { id, sandboxId: sandbox.id, argv, workdir, tty, stdin, cols, rows, createdAt: new Date() }
+  const workdir = dir ?? place.workdir
+  const facts = { id, boxId: place.id, argv, workdir, tty, stdin, cols, rows, createdAt: new Date() }
   const held = { id, isTerminal: tty, cols, rows, maxRunAfterDisconnectMs, facts: renderFacts(facts) }
-  const start = (events: SessionEvents) =>
-    kind === 'held'
-      ? boxes.startSession(spec, command, held, events)
-      : startPiped(boxes, boxes.spawnInBox(spec, command), events)
-  const session = new ExecSession(facts, { start, onEnd })
+  const session = new ExecSession(facts, { start: (events) => place.start(command, held, events), onEnd })
   if (!stdin) session.endInput()
   return session
 }
@@ -184,7 +200,7 @@ function readFacts({ boxId, id, facts: text, cols, rows }: FoundSession): Sessio
   if (!Value.Check(HeldFacts, facts)) return undefined
   const { argv, workdir, tty, stdin, createdMs } = facts
   const createdAt = new Date(createdMs)
-  return { id, sandboxId: boxId, argv: argv as SessionFacts['argv'], workdir, tty, stdin, cols, rows, createdAt }
+  return { id, boxId, argv: argv as SessionFacts['argv'], workdir, tty, stdin, cols, rows, createdAt }
 }
 
 function parse(text: string): unknown {

@@ -1,13 +1,13 @@
 import { BerthError, notFound } from '../../model/errors.ts'
-import { readExecRequest } from '../../model/sandbox/exec.ts'
+import { type ExecRequest, readExecRequest } from '../../model/sandbox/exec.ts'
 import type { Sandbox, SandboxDetails } from '../../model/sandbox/sandbox.ts'
 import { getOrgLimit } from '../../store/account/quota.ts'
 import type { LiveContext } from '../context.ts'
 import type { ExecSession } from './exec-session.ts'
-import type { SessionKind } from './exec-sessions.ts'
+import { type ExecPlace, type SessionKind, sandboxPlace } from './exec-sessions.ts'
 import { getSandbox, wake } from './sandbox.ts'
 
-const maxSessionsPerSandbox = 200
+const maxSessionsPerBox = 200
 
 /** A command that passed all checks and starts when `start` is called, which throws when others took the last place. */
 export interface PreparedExec {
@@ -26,29 +26,36 @@ export async function prepareExecIn(
   search: URLSearchParams,
 ): Promise<PreparedExec> {
   const request = readExecRequest(search)
-  requireRoom(ctx, sandbox)
-  const [awake, limit] = await Promise.all([wake(ctx, sandbox), getOrgLimit(ctx.db, sandbox.orgId, 'commands')])
+  const [awake, start] = await Promise.all([wake(ctx, sandbox), prepareStart(ctx, sandbox, request)])
+  return { sandbox: awake, start: (kind) => start(sandboxPlace(ctx.boxes, awake, kind)) }
+}
+
+/** Refuses when there are too many commands: at once, and again when the command starts, as others may have started since. */
+export async function prepareStart(
+  ctx: LiveContext,
+  { id, orgId }: { id: string; orgId: string },
+  request: ExecRequest,
+): Promise<(place: ExecPlace) => ExecSession> {
+  requireRoom(ctx, id)
+  const limit = await getOrgLimit(ctx.db, orgId, 'commands')
   ctx.connections.hold('commands', limit)() // refuses before a connection is upgraded
-  return {
-    sandbox: awake,
-    start(kind) {
-      requireRoom(ctx, sandbox) // others may have started since
-      const release = ctx.connections.hold('commands', limit)
-      try {
-        return ctx.sessions.start(ctx.boxes, awake, request, { kind, onEnd: release })
-      } catch (error) {
-        release()
-        throw error
-      }
-    },
+  return (place) => {
+    requireRoom(ctx, id)
+    const release = ctx.connections.hold('commands', limit)
+    try {
+      return ctx.sessions.start(place, request, release)
+    } catch (error) {
+      release()
+      throw error
+    }
   }
 }
 
-function requireRoom(ctx: LiveContext, sandbox: Sandbox): void {
-  if (ctx.sessions.list(sandbox.id).length < maxSessionsPerSandbox) return
-  throw new BerthError('rate_limited', `a sandbox runs at most ${maxSessionsPerSandbox} commands at once`, {
+function requireRoom(ctx: LiveContext, boxId: string): void {
+  if (ctx.sessions.list(boxId).length < maxSessionsPerBox) return
+  throw new BerthError('rate_limited', `at most ${maxSessionsPerBox} commands run at once in a sandbox or machine`, {
     retryAfterSeconds: 1,
-    limit: { max: maxSessionsPerSandbox, windowSeconds: 0 },
+    limit: { max: maxSessionsPerBox, windowSeconds: 0 },
   })
 }
 

@@ -4,7 +4,7 @@ import { nearestExisting } from '../../drivers/host/filesystem.ts'
 import type { Config } from '../config.ts'
 import { checkClusterVersions } from './cluster.ts'
 import { checkDatabase, checkListen, checkTls } from './connection.ts'
-import type { Check, Finding } from './finding.ts'
+import { type Check, type Finding, installCommand } from './finding.ts'
 import {
   checkClock,
   checkClusterIsolation,
@@ -14,7 +14,7 @@ import {
   checkUser,
   checkUserNamespaces,
 } from './host.ts'
-import { checkExtensions, checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
+import { checkExtensions, checkKernel, checkNode, checkReadline, checkToolchain, programChecks } from './program.ts'
 import { sandboxChecks } from './sandbox.ts'
 import {
   checkDamagedData,
@@ -26,9 +26,12 @@ import {
   checkSecretFile,
   checkStorage,
 } from './storage.ts'
+import { unprivilegedChecks } from './unprivileged.ts'
 
 export interface DoctorReport {
   checks: DoctorCheck[]
+  /** The command that installs all missing packages; null if none is missing. */
+  install: string | null
 }
 
 export interface DoctorCheck extends Finding {
@@ -45,16 +48,19 @@ export async function doctor(config: Config): Promise<DoctorReport> {
     const finding = await runCheck(check)
     return { name, ok: finding.level === 'ok', ...finding }
   })
-  return { checks: await Promise.all(checks) }
+  const found = await Promise.all(checks)
+  const missing = [...new Set(found.flatMap(({ install = [] }) => install))]
+  return { checks: found, install: missing.length === 0 ? null : installCommand(...missing) }
 }
 
 function listChecks(config: Config): Record<string, Check> {
   return {
+    kernel: checkKernel,
     Node: checkNode,
     ...programChecks,
     libreadline8: checkReadline,
     user: checkUser,
-    'PostgreSQL 17': () => checkToolchain('17', config, config.databaseUrl === undefined),
+    'PostgreSQL 17': () => checkToolchain('17', config, isNeededForState(config)),
     'PostgreSQL 16': () => checkToolchain('16', config, false),
     'cluster versions': () => checkClusterVersions(config),
     extensions: () => checkExtensions(config),
@@ -62,6 +68,7 @@ function listChecks(config: Config): Record<string, Check> {
     'control groups': checkControlGroups,
     'cluster isolation': checkClusterIsolation,
     ...sandboxChecks,
+    ...unprivilegedChecks,
     home: () => checkHome(config.home),
     repository: () => checkRepository(config),
     'disk space': () => checkDisk(config.home),
@@ -80,6 +87,11 @@ function listChecks(config: Config): Record<string, Check> {
     key: () => checkSecretFile(`${config.home}/key`, 'Anyone who can read it can decrypt the stored secrets.'),
     'state database': () => checkDatabase(config.databaseUrl),
   }
+}
+
+/** The state database uses the bundled PostgreSQL also where clusters use a configured one. */
+function isNeededForState({ databaseUrl, pgBins }: Config): boolean {
+  return databaseUrl === undefined && pgBins[17] === undefined
 }
 
 async function runCheck(check: Check): Promise<Finding> {

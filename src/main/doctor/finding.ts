@@ -7,6 +7,11 @@ export interface Finding {
   /** The consequence for the user. */
   cost?: string
   fix?: string
+  version?: string
+  /** The versions that the tests have run with, the oldest first. */
+  tested?: string[]
+  /** Debian packages that are missing. */
+  install?: string[]
 }
 
 export type Check = () => Finding | Promise<Finding>
@@ -21,6 +26,11 @@ export function warning(found: string, cost: string, fix: string): Finding {
 
 export function problem(found: string, cost: string, fix: string): Finding {
   return { level: 'problem', found, cost, fix }
+}
+
+/** The command that installs Debian packages. */
+export function installCommand(...packages: string[]): string {
+  return asRoot(`apt-get install -y ${packages.join(' ')}`)
 }
 
 export function asRoot(command: string): string {

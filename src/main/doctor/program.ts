@@ -1,29 +1,48 @@
 import { existsSync } from 'node:fs'
-import { findLibrary, type HostCommand, inspectCommand } from '../../drivers/host/facts.ts'
+import { release } from 'node:os'
+import { findLibrary, type HostCommand, inspectCommand, parseVersion } from '../../drivers/host/facts.ts'
 import type { Home } from '../../drivers/host/home.ts'
-import { isExecutable, run } from '../../drivers/host/process.ts'
-import { ensureToolchain, findInstalledShare, findPackage } from '../../drivers/postgres/toolchain/toolchain.ts'
+import { run } from '../../drivers/host/process.ts'
+import {
+  ensureToolchain,
+  findDistributionBin,
+  findInstalledShare,
+  findPackage,
+} from '../../drivers/postgres/toolchain/toolchain.ts'
 import { hasExtension } from '../../drivers/postgres/toolchain/tools.ts'
 import { type PostgresMajor, postgresMajors } from '../../model/postgres/cluster.ts'
 import { findExtensionPackage, offeredExtensions } from '../../model/postgres/extension.ts'
 import type { Toolchain } from '../../model/postgres/toolchain.ts'
-import type { Config } from '../config.ts'
-import { asRoot, type Check, type Finding, ok, problem, warning } from './finding.ts'
-
-function installCommand(debianPackage: string): string {
-  return asRoot(`apt-get install -y ${debianPackage}`)
-}
+import { type Config, installationsOf } from '../config.ts'
+import { type Check, type Finding, installCommand, ok, problem, warning } from './finding.ts'
+import { compareVersions, judgeVersion, type Part, tested } from './version.ts'
 
 export function checkNode(): Finding {
-  const found = `${process.version.slice(1)} at ${process.execPath}`
-  if (Number.parseInt(process.version.slice(1), 10) >= 24) return ok(found)
-  return problem(found, 'Berth needs Node 24 or newer.', 'npm ci, then start Berth with ./berth')
+  const version = process.version.slice(1)
+  const found = `${version} at ${process.execPath}`
+  const fix = 'npm ci, then start Berth with ./berth'
+  if (compareVersions(version, '24', 1) < 0) return problem(found, 'Berth needs Node 24 or newer.', fix)
+  return judgeVersion('Node', version, found, fix)
+}
+
+export function checkKernel(): Finding {
+  const version = parseVersion(release())
+  return judgeVersion(
+    'kernel',
+    version,
+    release(),
+    `${installCommand(`linux-image-${debianArchitecture()}`)}, and reboot`,
+  )
+}
+
+function debianArchitecture(): string {
+  return process.arch === 'arm64' ? 'arm64' : 'amd64'
 }
 
 interface Program {
-  package: string
+  package: Exclude<Part, 'Node' | 'kernel' | `PostgreSQL ${PostgresMajor}`>
   command: HostCommand
-  missing: 'warning' | 'problem'
+  missing: Finding['level']
   cost: string
 }
 
@@ -64,6 +83,43 @@ const programs: Program[] = [
     missing: 'warning',
     cost: 'Without dnsmasq-base, network policies of sandboxes cannot restrict host names.',
   },
+  {
+    package: 'openssl',
+    command: 'openssl',
+    missing: 'problem',
+    cost: 'Without openssl no certificates can be made, and no cluster starts.',
+  },
+  {
+    package: 'perl',
+    command: 'perl',
+    missing: 'problem',
+    cost: 'Without Perl, clusters, apps and sandboxes cannot be started.',
+  },
+  {
+    package: 'util-linux',
+    command: 'unshare',
+    missing: 'problem',
+    cost: 'Without util-linux, clusters, apps and sandboxes cannot be started.',
+  },
+  {
+    package: 'e2fsprogs',
+    command: 'mkfs.ext4',
+    missing: 'warning',
+    cost: 'Without e2fsprogs, the size of volumes is not enforced.',
+  },
+  {
+    package: 'xfsprogs',
+    command: 'mkfs.xfs',
+    missing: 'warning',
+    cost: 'Without xfsprogs there are no storage pools and no project quotas.',
+  },
+  {
+    package: 'btrfs-progs',
+    command: 'btrfs',
+    missing: 'ok',
+    cost: 'It is needed only for a home on Btrfs.',
+  },
+  { package: 'git', command: 'git', missing: 'ok', cost: 'It is needed only to update a checkout.' },
 ]
 
 /** A check per Debian package that provides a program. */
@@ -73,31 +129,40 @@ export const programChecks: Record<string, Check> = Object.fromEntries(
 
 async function checkProgram(program: Program): Promise<Finding> {
   const found = await inspectCommand(program.command)
-  if (found) return ok(found.version ? `${found.version} at ${found.path}` : found.path)
-  return { level: program.missing, found: 'not installed', cost: program.cost, fix: installCommand(program.package) }
+  const fix = installCommand(program.package)
+  if (found) {
+    const text = found.version ? `${found.version} at ${found.path}` : found.path
+    return judgeVersion(program.package, found.version, text, fix)
+  }
+  const { versions } = tested[program.package]
+  if (program.missing === 'ok') return { ...ok(`not installed. ${program.cost}`), tested: versions }
+  const facts = { level: program.missing, found: 'not installed', cost: program.cost }
+  return { ...facts, fix, tested: versions, install: [program.package] }
 }
 
 export function checkReadline(): Finding {
   const path = findLibrary('libreadline.so.8')
   if (path) return ok(path)
-  return warning(
-    'not installed',
-    'Without it, the tools that back up Postgres clusters may not start.',
-    installCommand('libreadline8'),
-  )
+  const cost = 'Without it, the tools that back up Postgres clusters may not start.'
+  return { ...warning('not installed', cost, installCommand('libreadline8')), install: ['libreadline8'] }
 }
 
+/** The installation that a new cluster gets. */
 export async function checkToolchain(major: PostgresMajor, config: Config, required: boolean): Promise<Finding> {
+  const options = installationsOf(major, config)
   const packaged = (await findPackage(major))?.version
   const copy = `${config.home}/toolchain/postgres-${packaged}`
-  if (!hasDistribution(major) && packaged && !existsSync(`${copy}/manifest.json`)) {
-    return ok(`${packaged.split('.').slice(0, 2).join('.')} from npm; copied into the home on first use`)
+  const isFromSystem = options.configuredBin !== undefined || usesDistribution(major, config)
+  if (!isFromSystem && packaged && !existsSync(`${copy}/manifest.json`)) {
+    const version = packaged.split('.').slice(0, 2).join('.')
+    const found = `${version} from npm; copied into the home on first use`
+    return judgeVersion(`PostgreSQL ${major}`, version, found, 'npm ci')
   }
   try {
-    // Does not copy anything here, because the distribution has one or the copy exists; it uses no other field of the home.
-    const toolchain = await ensureToolchain(major, { toolchain: `${config.home}/toolchain` } as Home)
+    // Does not copy anything here, because it is installed or the copy exists; it uses no other field of the home.
+    const toolchain = await ensureToolchain(major, { toolchain: `${config.home}/toolchain` } as Home, options)
     await run(`${toolchain.bin}/postgres`, ['--version'], { timeoutSeconds: 1.5 })
-    return ok(describeToolchain(toolchain))
+    return judgeVersion(`PostgreSQL ${major}`, toolchain.version, describeToolchain(toolchain), 'npm ci')
   } catch (error) {
     return {
       level: required ? 'problem' : 'warning',
@@ -113,7 +178,7 @@ export async function checkToolchain(major: PostgresMajor, config: Config, requi
 /** Extensions of the distribution, which the PostgreSQL from npm does not have. */
 export function checkExtensions(config: Config): Finding {
   const installed = postgresMajors.flatMap((major) => {
-    const share = findInstalledShare(major, config.pgBins[major])
+    const share = findInstalledShare(major, installationsOf(major, config))
     return share === undefined ? [] : [{ major, share }]
   })
   const newest = postgresMajors.at(-1)!
@@ -125,12 +190,15 @@ export function checkExtensions(config: Config): Finding {
             .filter((name) => !hasExtension({ share }, name))
             .map((name) => findExtensionPackage(name, major)!),
         )
-  if (missing.length === 0) return ok(`${offeredExtensions.join(', ')}`)
+  if (missing.length === 0) {
+    const places = installed.map(({ major, share }) => `PostgreSQL ${major} with ${share}`)
+    return ok(`${offeredExtensions.join(', ')}, in ${places.join(' and ')}`)
+  }
   const found = installed.length === 0 ? 'none, because PostgreSQL is from npm' : `without ${missing.join(', ')}`
   return warning(
     found,
     'Clusters cannot use PostGIS (`postgis_enabled`) or pgvector.',
-    `${installCommand(missing.join(' '))}, where the distribution has these packages (Debian 13), and restart Berth`,
+    `${installCommand(...missing)}, where the distribution has these packages (Debian 13), and restart Berth`,
   )
 }
 
@@ -138,6 +206,6 @@ function describeToolchain({ version, source, bin }: Toolchain): string {
   return `${version} from ${source === 'npm' ? 'npm' : 'the system'}, in ${bin}`
 }
 
-function hasDistribution(major: PostgresMajor): boolean {
-  return isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
+function usesDistribution(major: PostgresMajor, { postgres, postgresDirectory }: Config): boolean {
+  return postgres === 'distribution' && findDistributionBin(major, postgresDirectory) !== undefined
 }

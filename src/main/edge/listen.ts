@@ -5,12 +5,16 @@ import { type BlockList, createServer, isIPv4, type Server, type Socket } from '
 import { networkInterfaces } from 'node:os'
 import type { Logger } from 'pino'
 import { run } from '../../drivers/host/process.ts'
+import type { SocketHolder } from './socket-holder.ts'
 
 export interface AppListeners {
   /** Listens on exactly these TCP sockets from now on, given as `address port`. */
   set(names: string[]): void
+  /** Closes the sockets that the shared address includes now, and opens those that it does not include any more. */
+  update(): Promise<void>
   /** Binds a UDP socket at `address port`; undefined when that is not possible now. */
   bindDatagrams(name: string): Promise<UdpSocket | undefined>
+  /** The holder keeps the sockets for the next process. */
   close(): Promise<void>
 }
 
@@ -22,40 +26,59 @@ export interface AppListenerOptions {
   hand(socket: Socket): void
   /** Networks whose addresses may be added to the loopback interface. */
   pools(): BlockList
+  /** Whether the shared address is a wildcard that includes this one. */
+  isShared(host: string, port: number): boolean
+  holder: SocketHolder
   log: Logger
 }
 
-export function openAppListeners({ hand, pools, log }: AppListenerOptions): AppListeners {
+const heldNamePrefix = 'app '
+
+export function openAppListeners({ hand, pools, isShared, holder, log }: AppListenerOptions): AppListeners {
   const servers = new Map<string, Server>()
   const addresses = new LoopbackAddresses(pools, log)
   const attempts = new BindAttempts(log)
-  let wanted = new Set<string>()
+  /** Undefined until the apps are known. The sockets of the previous process stay open until then. */
+  let wanted: Set<string> | undefined
   /** Changes are applied one after another. */
   let queue = Promise.resolve()
   let retryTimer: NodeJS.Timeout | undefined
 
   async function apply(): Promise<void> {
     clearTimeout(retryTimer)
-    for (const [name, server] of servers) {
-      if (wanted.has(name)) continue
-      servers.delete(name)
-      server.close()
-    }
+    for (const [name, server] of servers) if (!isNeeded(name)) close(name, server)
+    holder.discard((held) => held.startsWith(heldNamePrefix) && !isNeeded(held.slice(heldNamePrefix.length)))
+    await holder.sync() // what the holder still has cannot be bound again
+    if (!wanted) return
     await addresses.set(new Set([...wanted].map((name) => name.split(' ')[0]!)))
-    const results = await Promise.all([...wanted].map((name) => open(name)))
+    const results = await Promise.all([...wanted].filter(isNeeded).map((name) => open(name)))
     if (results.includes(false)) retryTimer = setTimeout(enqueue, retryDelayMs)
+    await holder.sync()
+  }
+
+  function isNeeded(name: string): boolean {
+    const [host = '', port] = name.split(' ')
+    return (wanted?.has(name) ?? true) && !isShared(host, Number(port))
+  }
+
+  function close(name: string, server: Server): void {
+    servers.delete(name)
+    holder.remove(server)
+    server.close()
   }
 
   async function open(name: string): Promise<boolean> {
     if (servers.has(name)) return true
-    const server = await attempts.run(name, 'tcp', (host, port) => listen({ host, port }, hand))
-    if (server && wanted.has(name)) servers.set(name, server)
-    else server?.close()
+    const server = await attempts.run(name, 'tcp', (host, port) =>
+      listen(holder, { name: heldNamePrefix + name, host, port }, hand),
+    )
+    if (server) servers.set(name, server) // if it is not wanted any more, the next change in the queue closes it
     return server !== undefined
   }
 
-  function enqueue(): void {
+  function enqueue(): Promise<void> {
     queue = queue.then(apply).catch((err) => log.error({ err }, 'updating the listeners of apps failed'))
+    return queue
   }
 
   return {
@@ -63,15 +86,16 @@ export function openAppListeners({ hand, pools, log }: AppListenerOptions): AppL
       wanted = new Set(names.slice(0, maxListeners))
       enqueue()
     },
+    update: enqueue,
     async bindDatagrams(name) {
       await queue // the address may have to be added first
       return attempts.run(name, 'udp', bindUdp)
     },
     async close() {
-      wanted = new Set()
-      enqueue()
       await queue
       clearTimeout(retryTimer)
+      for (const server of servers.values()) server.close()
+      await addresses.set(new Set())
     },
   }
 }
@@ -142,7 +166,31 @@ function isOnHost(address: string): boolean {
   return Object.values(networkInterfaces()).some((each) => each?.some((found) => found.address === address))
 }
 
-export function listen(address: { host: string; port: number }, hand: (socket: Socket) => void): Promise<Server> {
+export interface ListenAddress {
+  /** The name under which the socket is held. */
+  name: string
+  host: string
+  port: number
+}
+
+/** Continues with the socket of the previous process, or else binds a new one. */
+export async function listen(
+  holder: SocketHolder,
+  { name, host, port }: ListenAddress,
+  hand: (socket: Socket) => void,
+): Promise<Server> {
+  const descriptor = holder.find(name)
+  try {
+    const server = await startServer(descriptor === undefined ? { host, port } : { fd: descriptor }, hand)
+    holder.add(name, server)
+    return server
+  } catch (error) {
+    holder.forget(name)
+    throw error
+  }
+}
+
+function startServer(address: { host: string; port: number } | { fd: number }, hand: (socket: Socket) => void) {
   const { promise, resolve, reject } = Promise.withResolvers<Server>()
   const options = { pauseOnConnect: true, noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 }
   const server = createServer(options, (socket) => {

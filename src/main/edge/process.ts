@@ -1,14 +1,16 @@
 // The process that carries the traffic. It runs under the supervisor and reads all settings from one file, so that it does
 // not depend on the control plane. It listens, hands each connection to a worker, and restarts workers that exit. It runs
 // as root and parses nothing that clients send; workers do, and they drop their privileges.
-import { BlockList, isIPv4, type Server } from 'node:net'
+import { BlockList, isIPv4, type Socket } from 'node:net'
 import type { Logger } from 'pino'
 import { PermitLedger } from '../../edge/routing/permit.ts'
 import { type EdgeSettings, stopTimeoutMs } from '../../edge/settings.ts'
 import { privateAddresses } from '../../model/network.ts'
 import { Handover } from './handover.ts'
-import { type AppListeners, listen, openAppListeners } from './listen.ts'
+import { type AppListeners, openAppListeners } from './listen.ts'
+import { MainListener } from './main-listener.ts'
 import { openEdgeLog, readEdgeSettings } from './settings.ts'
+import { SocketHolder } from './socket-holder.ts'
 import type { WorkerReport } from './worker-message.ts'
 import { WorkerProcess } from './worker-process.ts'
 
@@ -28,11 +30,11 @@ class EdgeProcess {
   private readonly permits = new PermitLedger<WorkerProcess>()
   private readonly handover = new Handover(() => this.current)
   private readonly appListeners: AppListeners
+  private readonly listener: MainListener
   /** The generation that gets connections. */
   private current: Generation = new Set()
   /** The generation that was started last; it becomes the current one when its workers are ready. */
   private newest: Generation = this.current
-  private listener: { server: Server; address: string } | undefined
   /** Networks whose addresses may be added to the host for apps. */
   private pools = createBlockList([])
   private quickExits = 0
@@ -40,10 +42,17 @@ class EdgeProcess {
 
   constructor(settingsFile: string) {
     this.settingsFile = settingsFile
-    this.log = openEdgeLog(readEdgeSettings(settingsFile))
+    const settings = readEdgeSettings(settingsFile)
+    this.log = openEdgeLog(settings)
+    const hand = (socket: Socket) => this.handover.hand(socket)
+    // Settings of an older version lack the socket, until the control plane has started.
+    const holder = new SocketHolder(settings.socketHolder ?? null, this.log)
+    this.listener = new MainListener(holder, hand)
     this.appListeners = openAppListeners({
-      hand: (socket) => this.handover.hand(socket),
+      hand,
       pools: () => this.pools,
+      isShared: (host, port) => this.listener.includes(host, port),
+      holder,
       log: this.log,
     })
   }
@@ -55,22 +64,14 @@ class EdgeProcess {
     this.pools = createBlockList(listPools(settings))
     this.newest = fresh
     // After a restart of this process, clients wait for the first workers instead of being refused.
-    if (this.workers.size === 0) await this.listen(settings)
+    if (this.workers.size === 0) await this.listener.open(settings, this.appListeners)
     await Promise.all(Array.from({ length: settings.workers }, (_, index) => this.startWorker(fresh, index)))
     const old = this.current
     this.current = fresh
     this.handover.flush()
-    await this.listen(settings)
     for (const worker of old) worker.drain(replaceTimeoutMs)
+    await this.listener.open(settings, this.appListeners)
     this.log.info({ version: settings.version, host: settings.host, port: settings.port }, 'listening')
-  }
-
-  private async listen(settings: EdgeSettings): Promise<void> {
-    const address = `${settings.host} ${settings.port}`
-    if (this.listener?.address === address) return
-    const server = await listen(settings, (socket) => this.handover.hand(socket))
-    this.listener?.server.close()
-    this.listener = { server, address }
   }
 
   /** Resolves when the worker is ready or has exited. */
@@ -158,7 +159,7 @@ class EdgeProcess {
 
   stop(): void {
     this.isStopping = true
-    this.listener?.server.close()
+    this.listener.close()
     const closed = this.appListeners.close()
     if (this.workers.size === 0) closed.then(() => process.exit(0))
     for (const worker of this.workers) worker.drain(stopTimeoutMs)

@@ -6,7 +6,7 @@ import { readTextIfPresent } from '../../drivers/host/file.ts'
 import { edgeUid, type Home } from '../../drivers/host/home.ts'
 import { withoutNewPrivileges } from '../../drivers/host/privilege.ts'
 import { isRoot } from '../../drivers/host/process.ts'
-import { canBind, isListening, reachableHost } from '../../drivers/network/port.ts'
+import { canBind, isAnswering, reachableHost } from '../../drivers/network/port.ts'
 import { findPrivateNetworkProblem } from '../../drivers/network/private.ts'
 import { ensureUnreachableRoutes } from '../../drivers/network/unreachable.ts'
 import { s6Supervisor } from '../../drivers/s6/supervisor.ts'
@@ -21,6 +21,7 @@ import type { ControlPlane } from '../control-plane.ts'
 import { version } from '../version.ts'
 import { ensureOwnCertificate } from './certificate.ts'
 import { ensureEdgeLogin } from './database.ts'
+import { ensureSocketHolder, isHeld, withHeldSockets } from './holder-service.ts'
 
 const service = 'edge'
 const program = new URL('process.ts', import.meta.url).pathname
@@ -57,8 +58,9 @@ export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdg
   const databases = names && { homeNumber: names.homeNumber, host: reachableHost(config.pgListen) }
   const api = names && findApiSettings(controlPlane, listen)
   const own = createSettings(controlPlane, listen, boxes)
+  const socketHolder = await ensureSocketHolder(home, supervisor)
   const compose = (database: EdgeSettings['database']): string => {
-    const settings: EdgeSettings = { ...own, database, ownTls: ownTls.files, names, databases, api }
+    const settings: EdgeSettings = { ...own, database, ownTls: ownTls.files, names, databases, api, socketHolder }
     return `${JSON.stringify(settings)}\n`
   }
   const state = await supervisor.inspectService(service)
@@ -66,15 +68,18 @@ export async function ensureEdge(controlPlane: ControlPlane): Promise<RunningEdg
   // The password changes whenever the workers are replaced anyway, and never under running ones.
   const isKept = earlier !== undefined && state.is === 'up' && compose(earlier.database) === previous
   const text = compose(await ensureEdgeLogin(controlPlane, isKept ? earlier : undefined))
-  if (state.is !== 'up') await checkPortIsFree(listen)
+  if (state.is !== 'up' && !(await isHeld(socketHolder, listen.port))) await checkPortIsFree(listen)
   if (text !== previous) writeSecret(file, text)
   await supervisor.ensureService(service, {
-    command: withoutNewPrivileges([process.execPath, '--disable-warning=ExperimentalWarning', program, file]),
+    command: withHeldSockets(
+      socketHolder,
+      withoutNewPrivileges([process.execPath, '--disable-warning=ExperimentalWarning', program, file]),
+    ),
     env: { NODE_COMPILE_CACHE: `${home.cache}/node` },
     stopTimeoutSeconds: stopTimeoutMs / 1000 + 2,
   })
   if ((text !== previous || ownTls.isNew) && state.is === 'up') await supervisor.signalService(service, 'SIGHUP')
-  await waitUntilListening(controlPlane, listen)
+  await waitUntilAnswering(controlPlane, listen)
   return { url: urlOf(config, listen), port: listen.port }
 }
 
@@ -122,7 +127,7 @@ export function apiSocket(home: Pick<Home, 'run'>): string {
   return `${home.run}/api.sock`
 }
 
-type OwnSettings = Omit<EdgeSettings, 'database' | 'ownTls' | 'names' | 'databases' | 'api'>
+type OwnSettings = Omit<EdgeSettings, 'database' | 'ownTls' | 'names' | 'databases' | 'api' | 'socketHolder'>
 
 function createSettings({ config, home, world }: ControlPlane, listen: Listen, boxes: BoxNetwork): OwnSettings {
   return {
@@ -186,10 +191,10 @@ function writeSecret(file: string, text: string): void {
   renameSync(temporary, file)
 }
 
-async function waitUntilListening({ supervisor }: ControlPlane, { host, port }: Listen): Promise<void> {
-  if (await waitUntil(() => isListening(host, port), startTimeoutSeconds)) return
+async function waitUntilAnswering({ supervisor }: ControlPlane, { host, port }: Listen): Promise<void> {
+  if (await waitUntil(() => isAnswering(host, port), startTimeoutSeconds)) return
   const log = supervisor.readLog(service, 10).join('\n')
-  throw new Error(`start the edge: it did not listen within ${startTimeoutSeconds} s. Its log ends with:\n${log}`)
+  throw new Error(`start the edge: it did not answer within ${startTimeoutSeconds} s. Its log ends with:\n${log}`)
 }
 
 function urlOf(config: Config, { host, port }: Listen): string {

@@ -1,6 +1,7 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import type { Socket as UdpSocket } from 'node:dgram'
 import type { Socket } from 'node:net'
+import { inheritedEnvironment } from '../config.ts'
 import type { WorkerCommand, WorkerReport } from './worker-message.ts'
 
 const program = new URL('worker.ts', import.meta.url).pathname
@@ -29,7 +30,10 @@ export class WorkerProcess {
 
   constructor({ settingsFile, index, onReport, onExit, onError }: WorkerProcessOptions) {
     this.index = index
-    this.child = fork(program, [settingsFile, String(index)], { execArgv: process.execArgv })
+    this.child = fork(program, [settingsFile, String(index)], {
+      execArgv: process.execArgv,
+      env: workerEnvironment(),
+    })
     this.child.on('error', onError)
     this.child.on('message', (report: WorkerReport) => onReport(this, report))
     this.child.once('exit', (code, signal) => onExit(this, `${signal ?? code}`))
@@ -68,4 +72,14 @@ export class WorkerProcess {
     this.send({ drainMillis: timeoutMs })
     setTimeout(() => this.child.kill('SIGKILL'), timeoutMs + killDelayMs).unref()
   }
+}
+
+/**
+ * The run script of a service kills what carries the mark of the service before it starts it again. Workers whose parent
+ * was killed carry another mark, because they still finish their requests. When the platform stops, they end like the rest.
+ */
+function workerEnvironment() {
+  const environment = inheritedEnvironment()
+  const mark = environment.BERTH_SERVICE
+  return { ...environment, ...(mark !== undefined && { BERTH_SERVICE: `${mark}-worker` }) }
 }

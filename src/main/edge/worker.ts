@@ -3,6 +3,7 @@ import type { Socket as UdpSocket } from 'node:dgram'
 import { readFileSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import type { Socket } from 'node:net'
+import { setTimeout } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ensureResolverAddress } from '../../drivers/network/private.ts'
 import { type NameServer, startNameServer } from '../../edge/dns/server.ts'
@@ -35,6 +36,8 @@ import type { WorkerCommand } from './worker-message.ts'
 const routesTimeoutMs = 2_000
 /** Requests may take this long to finish when the edge process was killed and a new one has new workers. */
 const orphanTimeoutMs = 10_000
+/** Longer than a new edge process takes to start. */
+const orphanDatagramMs = 10_000
 /** Memory for request bodies that may have to be sent again. */
 const maxResendBytes = 128 * 1_048_576
 /** Further responses are sent uncompressed. */
@@ -73,7 +76,7 @@ async function runWorker(file: string, index: number): Promise<void> {
     maxConnections: settings.maxConnections,
   })
   followParent(parts, server, datagrams)
-  await Promise.race([feed.filled, new Promise((resolve) => setTimeout(resolve, routesTimeoutMs))])
+  await Promise.race([feed.filled, setTimeout(routesTimeoutMs)])
   // Errors before this end the process, which is then started again.
   process.on('uncaughtException', (err) => {
     // The error may concern one request only; those of others finish here while another worker starts.
@@ -183,7 +186,7 @@ function startRoutes(parts: WorkerParts, context: HttpContext, datagrams: Datagr
 
 /** Reports the sockets that are needed to the parent whenever they change. */
 function createListenReport(settings: EdgeSettings, table: RouteTable): () => void {
-  let reported = ''
+  let reported: string | undefined
   return () => {
     const listen = [
       ...(settings.api ? [apiListen(settings.api)] : []),
@@ -212,12 +215,13 @@ function followParent(
   server: EdgeServer,
   datagrams: DatagramProxy,
 ): void {
-  const drain = (timeoutMs: number) => {
+  const drain = async (timeoutMs: number, datagramMs: number) => {
     names?.close()
-    datagrams.close()
-    server.drain(timeoutMs).then(() => process.exit(0))
+    await Promise.all([setTimeout(datagramMs).then(() => datagrams.close()), server.drain(timeoutMs)])
+    process.exit(0)
   }
-  process.once('disconnect', () => drain(orphanTimeoutMs))
+  // Datagrams arrive here until the workers of the next edge process have opened the same ports.
+  process.once('disconnect', () => drain(orphanTimeoutMs, datagrams.isIdle ? 0 : orphanDatagramMs))
   process.on('message', (command: WorkerCommand, handle?: Socket | UdpSocket) => {
     if ('connection' in command) {
       reportToParent({ taken: command.connection })
@@ -225,7 +229,7 @@ function followParent(
     } else if ('bound' in command) sockets.onReply(command.bound, handle as UdpSocket | undefined)
     else if ('asked' in command) permits.onReply(command.asked, command.granted)
     else if ('freed' in command) balancer.permitFreed(command.freed)
-    else drain(command.drainMillis)
+    else drain(command.drainMillis, 0)
   })
 }
 

@@ -2,6 +2,7 @@ import { type Static, Type } from 'typebox'
 import { OrganizationReference } from '../account/org.ts'
 import { defineStates, type State } from '../states.ts'
 import type { Micros } from '../time.ts'
+import { type MachineState, runningStates } from './machine.ts'
 
 export const appStates = defineStates({
   active: { commands: { delete: 'deleting' } },
@@ -45,7 +46,7 @@ export const networkPattern = /^[A-Za-z][A-Za-z0-9-]{0,62}$/
 export const defaultNetwork = 'default'
 
 /** Machine states in which a program may be running; an app with such machines is deleted only with force. */
-export const runningMachineStates = ['started', 'starting', 'suspended', 'stopping', 'replacing'] as const
+export const runningMachineStates: readonly MachineState[] = [...runningStates, 'suspended']
 
 export const AppStatus = Type.Enum(['pending', 'deployed', 'suspended'], {
   description: '`pending` has no machine yet, `deployed` has a started one, `suspended` has none started.',

@@ -102,6 +102,8 @@ export interface Cluster {
   replicas: number
   region: string
   postgisEnabled: boolean
+  /** Extensions that it was created with, which its installation must have. */
+  extensions: string[]
   poolMode: PoolMode
   createdAt: Micros
   deletedAt: Micros | null
@@ -227,6 +229,13 @@ export const CreateCluster = Type.Object(
     pg_major_version: Type.Optional(Type.Enum([...postgresMajors], { description: '`16` when omitted.' })),
     postgis_enabled: Type.Optional(
       Type.Boolean({ description: 'Enables PostGIS in its first database, and allows it in the others.' }),
+    ),
+    extensions: Type.Optional(
+      Type.Array(Type.String({ minLength: 1, maxLength: 63 }), {
+        maxItems: 20,
+        description:
+          'Extensions to create in its first database. If the bundled PostgreSQL lacks one, the cluster uses the PostgreSQL of the distribution.',
+      }),
     ),
     pool_mode: Type.Optional(Type.Enum([...poolModes], { description: '`session` when omitted.' })),
     synchronous_archive: Type.Optional(

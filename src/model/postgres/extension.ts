@@ -34,6 +34,11 @@ export function findExtensionPackage(extension: string, major: PostgresMajor): s
 /** The packages whose absence the operator should know of, by an extension that each one has. */
 export const offeredExtensions = ['postgis', 'vector'] as const
 
+/** Extensions that give access to the files or programs of the host, and that only superusers may use. */
+export function isRefusedExtension(extension: string): boolean {
+  return /^(adminpack|file_fdw|pg_surgery|pltclu|.*plperlu|.*plpython3u)$/.test(extension)
+}
+
 /** True for extensions that a cluster offers only if it was created for PostGIS. */
 export function isPartOfPostgis(extension: string): boolean {
   return /^(postgis|address_standardizer)/.test(extension)

@@ -54,6 +54,12 @@ export function toolchainOf(cluster: Cluster): Toolchain {
   return cluster.toolchain as Toolchain
 }
 
+/** What an installation must have for the cluster. */
+export function needsOf(cluster: Pick<Cluster, 'postgisEnabled' | 'extensions' | 'toolchain'>) {
+  const postgis = cluster.postgisEnabled ? ['postgis'] : []
+  return { extensions: [...postgis, ...cluster.extensions], current: cluster.toolchain }
+}
+
 export function dataSpec(cluster: Cluster): DataSpec {
   return { toolchain: toolchainOf(cluster), uid: cluster.uid ?? undefined }
 }

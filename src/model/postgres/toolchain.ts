@@ -1,5 +1,9 @@
 import type { PostgresMajor } from './cluster.ts'
 
+/** Where the PostgreSQL of a new cluster comes from unless the operator has configured one. */
+export const postgresSources = ['bundled', 'distribution'] as const
+export type PostgresSource = (typeof postgresSources)[number]
+
 /** An installation of PostgreSQL. A cluster keeps using the one it was created with until it is upgraded. */
 export interface Toolchain {
   major: PostgresMajor

@@ -37,7 +37,7 @@ export function readExecRequest(search: URLSearchParams): ExecRequest {
   const limit = durationOr(search.get('max_run_after_disconnect') ?? undefined, 0)
   const dir = readDirectory(search.get('dir'))
   return {
-    argv: readArgv(search, tty),
+    argv: readArgv(search),
     ...(dir === undefined ? {} : { dir }),
     env: readEnvironment(search.getAll('env')),
     tty,
@@ -48,9 +48,14 @@ export function readExecRequest(search: URLSearchParams): ExecRequest {
   }
 }
 
-function readArgv(search: URLSearchParams, tty: boolean): [string, ...string[]] {
+/** The program and its arguments, unchecked. The program is empty when there is none. */
+export function commandWords(search: URLSearchParams): [string, ...string[]] {
   const [first, ...rest] = [...search.getAll('cmd'), ...search.getAll('cmd[]')]
-  const program = search.get('path') || first || (tty ? defaultShell : '')
+  return [search.get('path') || first || (readFlag(search.get('tty')) ? defaultShell : ''), ...rest]
+}
+
+function readArgv(search: URLSearchParams): [string, ...string[]] {
+  const [program, ...rest] = commandWords(search)
   if (program === '') throw badRequest('no command: pass each word as cmd=…&cmd=…')
   if (rest.length > maxWords) throw badRequest(`a command has at most ${maxWords} words`)
   for (const word of [program, ...rest]) refuseZero('cmd', word)

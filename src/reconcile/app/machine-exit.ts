@@ -14,12 +14,17 @@ export async function recordExits(tx: Tx, machine: Machine, exits: MachineExit[]
   const last = exits.at(-1)
   if (!last) return
   let restarts = machine.restartCount
+  let before: MachineExit | undefined
   for (const exit of exits) {
     if (exit.container !== undefined) {
       const request = { exit_event: exitEvent(exit) }
       await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'started', source: 'flyd', request })
       continue
     }
+    // A start of which no record was made, because the control plane was killed: a program that is down does not exit.
+    if (before && !before.restarting)
+      await insertMachineEvent(tx, machine.id, { type: 'start', status: 'started', source: 'flyd' })
+    before = exit
     if (exit.restarting) restarts++
     const request = { exit_event: exitEvent(exit), restart_count: restarts }
     await insertMachineEvent(tx, machine.id, { type: 'exit', status: 'stopped', source: 'flyd', request })

@@ -5,9 +5,9 @@ import { type MachineSpec, machineSpec } from '../../model/app/machine-spec.ts'
 import { SpecError } from '../../model/app/machine-spec-context.ts'
 import { trafficOf } from '../../model/app/network-policy.ts'
 import { readMachineEnvironment } from '../../store/app/machine.ts'
-import { recordStarted } from '../../store/app/machine-progress.ts'
+import { recordProgress, recordStarted } from '../../store/app/machine-progress.ts'
 import { listPolicies } from '../../store/app/network-policy.ts'
-import { listMachineVolumes } from '../../store/app/volume.ts'
+import { detachVolumes, isBeingCopied, listMachineVolumes } from '../../store/app/volume.ts'
 import type { Tx } from '../../store/db.ts'
 import type { World } from '../step.ts'
 import { newExits, recordExits } from './machine-exit.ts'
@@ -24,6 +24,9 @@ const pullSeconds = 5
 /** A finished volume does not wake the machine, and making one takes only a moment. */
 const volumeSeconds = 0.3
 
+/** The poll interval while a volume is copied, which can take hours. */
+const copySeconds = 1
+
 /** Exit codes by which the box reports that the program could not be executed. */
 const notExecutable: Record<number, string> = {
   126: 'cannot be executed',
@@ -33,7 +36,7 @@ const notExecutable: Record<number, string> = {
 export async function startProgram(machine: Machine, world: World): Promise<Start> {
   const before = world.machines.inspectMachine(machine.id, machine.instanceId)
   if (before.is !== 'up' || before.frozen) {
-    const refused = await startMachine(machine, world)
+    const refused = await startMachine(machine, world, { isFrozen: before.is === 'up' })
     if (refused) return refused
   }
   const process = world.machines.inspectMachine(machine.id, machine.instanceId)
@@ -44,6 +47,8 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
     const save = async (tx: Tx) => {
       await recordExits(tx, machine, newExits(machine, before))
       await recordStarted(tx, machine.id, checkNames(machine.config))
+      // An update that failed has left what only the version before it had mounted.
+      await detachUnmounted(tx, machine)
     }
     return { is: 'up', save }
   }
@@ -57,7 +62,11 @@ export async function startProgram(machine: Machine, world: World): Promise<Star
 }
 
 /** Returns undefined when the program has been started. */
-async function startMachine(machine: Machine, world: World): Promise<Exclude<Start, { is: 'up' }> | undefined> {
+async function startMachine(
+  machine: Machine,
+  world: World,
+  { isFrozen }: { isFrozen: boolean },
+): Promise<Exclude<Start, { is: 'up' }> | undefined> {
   const found = await ensureImages(machine, world)
   if (found.is === 'coming') return { is: 'waiting', note: found.note, seconds: pullSeconds }
   if (found.is === 'refused') return found
@@ -66,8 +75,15 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
   if (failed) return { is: 'refused', reason: `its volume ${failed.id} could not be made: ${failed.failure}` }
   const creating = volumes.find(({ state }) => state === 'creating')
   if (creating) return { is: 'waiting', note: `waiting for its volume ${creating.id}`, seconds: volumeSeconds }
-  // On some hosts a volume can only grow while it is not mounted.
-  for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
+  const copied = await findCopied(volumes, world)
+  if (copied !== undefined) {
+    // A copy of a large volume takes longer than a start may.
+    const note = `waiting for the copy of its volume ${copied}`
+    await recordProgress(world.db, machine.id, note)
+    return { is: 'waiting', note, seconds: copySeconds }
+  }
+  // On some hosts a volume can only grow while it is not mounted, and a frozen program has it mounted.
+  if (!isFrozen) for (const { id, sizeGb } of volumes) await world.volumes.extendVolume(id, sizeGb)
   try {
     await world.machines.startMachine(await buildSpec(found, world))
     return undefined
@@ -76,6 +92,12 @@ async function startMachine(machine: Machine, world: World): Promise<Exclude<Sta
       return { is: 'refused', reason: error.message }
     throw error
   }
+}
+
+/** The program would write to a volume while it is copied, or wait in vain for one that is frozen. */
+async function findCopied(volumes: { id: string }[], { db }: World): Promise<string | undefined> {
+  for (const { id } of volumes) if (await isBeingCopied(db, id)) return id
+  return undefined
 }
 
 async function buildSpec(found: Extract<FoundImages, { is: 'here' }>, world: World): Promise<MachineSpec> {
@@ -88,4 +110,10 @@ async function buildSpec(found: Extract<FoundImages, { is: 'here' }>, world: Wor
   const { homeNumber } = world
   const spec = machineSpec(machine, image, { ...context, homeNumber, hasPrivateNetworks }, containerImages)
   return { ...spec, policy: trafficOf(policies, machine) }
+}
+
+/** Detaches volumes that only the previous version had mounted. */
+export async function detachUnmounted(tx: Tx, machine: Machine): Promise<void> {
+  const mounted = (machine.config.mounts ?? []).map(({ volume }) => volume!)
+  await detachVolumes(tx, machine.id, mounted)
 }

@@ -1,3 +1,4 @@
+import type { MachineExit } from '../../drivers/machine/driver.ts'
 import type { Machine, machineStates } from '../../model/app/machine.ts'
 import { machineNetwork } from '../../model/app/machine-spec.ts'
 import { trafficOf } from '../../model/app/network-policy.ts'
@@ -10,7 +11,7 @@ import { changedContainers } from './machine-container.ts'
 import { describeExit, newExits, recordExits, recordReplacedExit } from './machine-exit.ts'
 import { ensureImages } from './machine-image.ts'
 import { lookAtPorts } from './machine-port.ts'
-import { startProgram } from './machine-start.ts'
+import { detachUnmounted, startProgram } from './machine-start.ts'
 import { stopPreviousVersion, stopProgram } from './machine-stop.ts'
 
 /** The driver reports exits; this is the fallback. */
@@ -63,7 +64,8 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
   },
 
   async restarting(machine, world) {
-    if (!(await stopProgram(machine, world))) return wait(longCallSeconds, waitingForExit)
+    const isStopped = hasRestarted(machine, world) || (await stopProgram(machine, world))
+    if (!isStopped) return wait(longCallSeconds, waitingForExit)
     const started = await startProgram(machine, world)
     if (started.is === 'waiting') return wait(started.seconds, started.note)
     return started.is === 'up' ? advance('up', '', started.save) : advance('failed', started.reason, started.save)
@@ -103,6 +105,17 @@ export const machineSteps: Steps<typeof machineStates, Machine> = {
 
   launch_failed: remove,
   destroying: remove,
+}
+
+/** Whether an earlier attempt has restarted the program, and was ended before it recorded that. */
+function hasRestarted(machine: Machine, world: World): boolean {
+  const process = world.machines.inspectMachine(machine.id, machine.instanceId)
+  return process.is === 'up' && newExits(machine, process).some(isRequestedEnd)
+}
+
+/** The exits of containers precede that of their machine. */
+function isRequestedEnd({ container, requested, restarting }: MachineExit): boolean {
+  return container === undefined && requested && !restarting
 }
 
 type Save = (tx: Tx) => Promise<void>
@@ -159,10 +172,4 @@ async function restartLost(machine: Machine, world: World): Promise<StepResult<'
   if (started.is === 'waiting') return wait(started.seconds, started.note)
   if (started.is === 'refused') return advance('failed', started.reason, started.save)
   return wait(pollSeconds, 'running')
-}
-
-/** Detaches volumes that only the previous version had mounted. */
-async function detachUnmounted(tx: Tx, machine: Machine): Promise<void> {
-  const mounted = (machine.config.mounts ?? []).map(({ volume }) => volume!)
-  await detachVolumes(tx, machine.id, mounted)
 }

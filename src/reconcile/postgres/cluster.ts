@@ -2,7 +2,7 @@ import { randomInt } from 'node:crypto'
 import { isDiskFull } from '../../model/disk-full.ts'
 import { describeError } from '../../model/errors.ts'
 import { type Cluster, type clusterStates, defaultDatabase } from '../../model/postgres/cluster.ts'
-import { clusterSpec, dataSpec } from '../../model/postgres/spec.ts'
+import { clusterSpec, dataSpec, needsOf } from '../../model/postgres/spec.ts'
 import { endArchives } from '../../store/postgres/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../store/postgres/cluster.ts'
 import { hasActiveImport } from '../../store/postgres/import.ts'
@@ -31,7 +31,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     const problem = await findDiskProblem(hosting)
     if (problem) return advance('failed', problem)
     // A failure that happens twice in a row is not temporary.
-    const find = () => hosting.findToolchain(cluster.pgMajor)
+    const find = () => hosting.findToolchain(cluster.pgMajor, needsOf(cluster))
     const toolchain = await find()
       .catch(find)
       .catch((err: Error) => err)
@@ -65,6 +65,7 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
     if (problem) return wait(1, problem)
     // Before any user has a password: no tenant can have created functions that its script would call.
     if (cluster.postgisEnabled) await postgres.extensions.enableInNew(cluster.id, defaultDatabase, 'postgis')
+    await enableExtensions(cluster, world)
     await setPasswords(cluster, world)
     await ensureArchive(cluster, world, null)
     await startPooler(cluster, world)
@@ -117,6 +118,16 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
       await releasePins(tx, cluster.id)
     })
   },
+}
+
+async function enableExtensions({ id, extensions }: Cluster, { postgres }: World): Promise<void> {
+  if (extensions.length === 0) return
+  const available = await postgres.extensions.list(id, defaultDatabase)
+  const installed = new Set(available.filter((each) => each.installed).map(({ name }) => name))
+  for (const name of extensions) {
+    // One may have been enabled by another one that requires it.
+    if (!installed.has(name)) await postgres.extensions.enable(id, defaultDatabase, name)
+  }
 }
 
 async function findDiskProblem(hosting: World['hosting']): Promise<string | undefined> {

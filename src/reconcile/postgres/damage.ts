@@ -1,6 +1,6 @@
 // What a restore does when it finds a backup or archived WAL damaged.
 import type { RestoreFailure } from '../../drivers/postgres/restore/driver.ts'
-import { WalFileError } from '../../drivers/repository/driver.ts'
+import { UnusableArchiveError, WalFileError } from '../../drivers/repository/driver.ts'
 import { holeInPieces, holeOfFile } from '../../model/postgres/damage.ts'
 import type { WalPiece } from '../../model/postgres/wal.ts'
 import { listBackups, queueBackup } from '../../store/postgres/backup.ts'
@@ -22,15 +22,16 @@ function withHint({ purpose, acceptLoss }: Restore, { reason, hole }: RestoreFai
   return `${reason}; to restore what is intact, undelete it with accept_loss (--accept-loss)`
 }
 
-/** Returns the error about an unreadable WAL file of this archive after recording the damage. */
+/** Returns the error about this archive, which trying again would not change. The damage of a WAL file is recorded. */
 export async function recordUnreadable<T>(
   archive: WalPiece,
   { db }: World,
   read: () => Promise<T>,
-): Promise<T | WalFileError> {
+): Promise<T | WalFileError | UnusableArchiveError> {
   try {
     return await read()
   } catch (error) {
+    if (error instanceof UnusableArchiveError) return error
     const hole = error instanceof WalFileError ? holeOfFile(error.file, error.kind, error.message) : undefined
     if (!hole) throw error
     await db.transaction((tx) => recordDamage(tx, { wal: holeInPieces([archive], hole) }))

@@ -60,6 +60,7 @@ export function settingsOf(cluster: Cluster): Record<string, unknown> {
     diskSizeGb: cluster.diskSizeGb,
     region: cluster.region,
     postgisEnabled: cluster.postgisEnabled,
+    extensions: cluster.extensions,
     poolMode: cluster.poolMode,
     synchronousArchive: cluster.synchronousArchive,
     toolchain: cluster.toolchain,

@@ -1,7 +1,7 @@
 // Rebuilds a cluster in place from its archive. Until its data directory is moved aside, nothing is lost: a recovery that
 // turns out to be impossible before that returns to `ready`.
 import type { RestoreFailure } from '../../drivers/postgres/restore/driver.ts'
-import { WalFileError } from '../../drivers/repository/driver.ts'
+import { UnusableArchiveError, WalFileError } from '../../drivers/repository/driver.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
 import { holeInPieces, holeOfFile } from '../../model/postgres/damage.ts'
 import { recoverHint } from '../../model/postgres/recover.ts'
@@ -57,7 +57,8 @@ async function choosePlan(cluster: Cluster, restore: Restore, world: World, find
   const problem = await findPlanProblem(plan, world)
   if (problem === undefined) return wait(0, 'resolved', (tx) => setRecoveryPlan(tx, cluster.id, plan))
   // Another plan may avoid a damaged backup. Damaged WAL leaves the part before it.
-  if (problem.isBackup || restore.acceptLoss) return wait(0, `${problem.reason}; choosing another plan`)
+  if (problem.is === 'backup' || (problem.is === 'wal' && restore.acceptLoss))
+    return wait(0, `${problem.reason}; choosing another plan`)
   return refuse(cluster, problem.reason)
 }
 
@@ -66,16 +67,17 @@ async function findPlanProblem({ backup, pieces }: RestorePlan, { db, repository
   const missing = await repository.findMissingBackup(backup.clusterId, backup.label)
   if (missing !== undefined) {
     await db.transaction((tx) => recordDamage(tx, { backup, reason: missing }))
-    return { isBackup: true, reason: `backup ${backup.label} is damaged: ${missing}` }
+    return { is: 'backup' as const, reason: `backup ${backup.label} is damaged: ${missing}` }
   }
   try {
     await repository.planWal(pieces, parseLsn(backup.startLsn))
     return undefined
   } catch (error) {
+    if (error instanceof UnusableArchiveError) return { is: 'archive' as const, reason: error.message }
     const hole = error instanceof WalFileError ? holeOfFile(error.file, error.kind, error.message) : undefined
     if (!hole) throw error
     await db.transaction((tx) => recordDamage(tx, { wal: holeInPieces(pieces, hole) }))
-    return { isBackup: false, reason: hole.reason }
+    return { is: 'wal' as const, reason: hole.reason }
   }
 }
 

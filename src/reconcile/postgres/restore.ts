@@ -77,7 +77,7 @@ async function endAtTime(plan: RestorePlan, search: NonNullable<RestorePlan['sea
   const cut = await recordUnreadable(own, world, () =>
     world.repository.findCut(own.clusterId, own.epoch, own.timeline, BigInt(search.time), range),
   )
-  if (cut instanceof WalFileError) return { failure: cut.message }
+  if (cut instanceof Error) return { failure: cut.message }
   const { search: _, ...rest } = plan
   return endAt(rest, formatLsn(cut))
 }
@@ -99,7 +99,8 @@ async function planForNow({ sourceClusterId, acceptLoss }: Restore, world: World
   }
   // The receiver may have written more WAL after the last sample.
   const found = await recordUnreadable(own, world, () => findLogEnd(plan, run, acceptLoss, world))
-  if (found instanceof WalFileError) return acceptLoss ? `${found.message}; planning again` : { failure: found.message }
+  if (found instanceof WalFileError && acceptLoss) return `${found.message}; planning again`
+  if (found instanceof Error) return { failure: found.message }
   if ('failure' in found) return found
   const ended = endAt(plan, found.end)
   return found.loss === null ? ended : { plan: ended, loss: found.loss }

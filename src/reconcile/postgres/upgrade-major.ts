@@ -1,7 +1,7 @@
 // Major upgrades: a new cluster is restored as a copy of its source, which keeps running, and the copy is upgraded.
 import { describeError } from '../../model/errors.ts'
 import type { Cluster } from '../../model/postgres/cluster.ts'
-import { clusterSpec } from '../../model/postgres/spec.ts'
+import { clusterSpec, needsOf } from '../../model/postgres/spec.ts'
 import type { Restore } from '../../store/postgres/restore.ts'
 import {
   setMajorUpgraded,
@@ -38,7 +38,7 @@ async function restoreCopy(cluster: Cluster, restore: Restore, world: World) {
 
 async function chooseTarget(cluster: Cluster, { toVersion }: Upgrade, { hosting }: World) {
   // A failure that happens twice in a row is not temporary.
-  const find = () => hosting.findToolchain(toVersion as Cluster['pgMajor'])
+  const find = () => hosting.findToolchain(toVersion as Cluster['pgMajor'], needsOf(cluster))
   const target = await find()
     .catch(find)
     .catch((error: Error) => error)

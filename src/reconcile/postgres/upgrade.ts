@@ -3,7 +3,7 @@
 import { describeError } from '../../model/errors.ts'
 import type { Cluster, Health } from '../../model/postgres/cluster.ts'
 import { isInMaintenance } from '../../model/postgres/maintenance.ts'
-import { clusterSpec } from '../../model/postgres/spec.ts'
+import { clusterSpec, needsOf } from '../../model/postgres/spec.ts'
 import { isNewerVersion, outdatedNote } from '../../model/postgres/upgrade.ts'
 import { type Micros, nowMicros } from '../../model/time.ts'
 import { setHealth } from '../../store/postgres/cluster.ts'
@@ -55,7 +55,7 @@ async function begin(cluster: Cluster, { hosting }: World) {
   const { id } = cluster
   const previous = cluster.toolchain!
   // A failure that happens twice in a row is not temporary.
-  const find = () => hosting.findToolchain(cluster.pgMajor)
+  const find = () => hosting.findToolchain(cluster.pgMajor, needsOf(cluster))
   const target = await find()
     .catch(find)
     .catch((error: Error) => error)
@@ -141,7 +141,7 @@ interface Versions {
 
 export async function readVersions(cluster: Cluster, world: World): Promise<Versions> {
   const running = await readRunning(cluster, world)
-  const found = await world.hosting.findToolchain(cluster.pgMajor).catch(() => undefined)
+  const found = await world.hosting.findToolchain(cluster.pgMajor, needsOf(cluster)).catch(() => undefined)
   const newest = found?.version
   const isOutdated = newest !== undefined && isNewerVersion(newest, running)
   return { running, newest, note: isOutdated ? outdatedNote(cluster.id, running, newest) : '' }

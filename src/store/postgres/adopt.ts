@@ -53,8 +53,9 @@ export async function listKnownClusters(db: Query, ids: string[]): Promise<Set<s
 export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note: string): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
-       synchronous_archive, toolchain, created_at, drill_query, retention_days, maintenance_window, state, deleted_at)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'deleted', now()) on conflict (id) do nothing`,
+       synchronous_archive, toolchain, created_at, drill_query, retention_days, maintenance_window, extensions,
+       state, deleted_at)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 'deleted', now()) on conflict (id) do nothing`,
     [
       cluster.id,
       cluster.orgId,
@@ -71,6 +72,7 @@ export async function insertAdoptedCluster(tx: Tx, cluster: AdoptedCluster, note
       cluster.drillQuery ?? null,
       cluster.retentionDays ?? null,
       cluster.maintenanceWindow ?? null,
+      cluster.extensions,
     ],
   )
   if (rowCount === 0) return false

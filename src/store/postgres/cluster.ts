@@ -19,7 +19,7 @@ import { passesColumn } from './stretch.ts'
 
 const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, cluster.state,
   cluster.state_since as "stateSince", cluster.progress_at as "progressAt", cluster.plan, cluster.pg_major as "pgMajor",
-  cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled",
+  cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled", cluster.extensions,
   cluster.pool_mode as "poolMode", cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt",
   cluster.toolchain, cluster.uid, cluster.health, cluster.health_reason as "healthReason",
   cluster.health_since as "healthSince", cluster.storage_provisioned_bytes as "storageProvisionedBytes",
@@ -33,7 +33,7 @@ const columns = `cluster.id, cluster.org_id as "clusterOrgId", cluster.name, clu
 
 /** The fields that the API shows, selected as one JSON column because parsing thirty columns costs the client more than the statement costs the server. */
 const details = `cluster.id, cluster.name, cluster.state, cluster.plan, cluster.pg_major as "pgMajor",
-  cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled",
+  cluster.disk_size_gb as "diskSizeGb", cluster.replicas, cluster.region, cluster.postgis_enabled as "postgisEnabled", cluster.extensions,
   cluster.pool_mode as "poolMode", cluster.retention_days as "retentionDays",
   cluster.maintenance_window as "maintenanceWindow",
   cluster.created_at as "createdAt", cluster.deleted_at as "deletedAt", cluster.health, cluster.health_reason as "healthReason", cluster.health_since as "healthSince",
@@ -163,6 +163,7 @@ export interface NewCluster {
   diskSizeGb: number
   region: string
   postgisEnabled: boolean
+  extensions: string[]
   poolMode: NonNullable<CreateCluster['pool_mode']>
   synchronousArchive: boolean
   /** Set for a cluster that must use the same PostgreSQL installation as its source. */
@@ -177,8 +178,9 @@ export interface NewCluster {
 export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: string[] = []): Promise<boolean> {
   const { rowCount } = await tx.query(
     `insert into cluster (id, org_id, name, plan, pg_major, disk_size_gb, region, postgis_enabled, pool_mode,
-       synchronous_archive, toolchain, scratch, drill_query, retention_days, maintenance_window, undescribed_since)
-     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14, $15,
+       synchronous_archive, toolchain, scratch, drill_query, retention_days, maintenance_window, extensions,
+       undescribed_since)
+     select $1, $2, name, $4, $5, $6, $7, $8, $9, $10, $11::jsonb, $12, $13, $14, $15, $16,
        case when $13::text is not null or $14::int is not null or $15::text is not null then now() end
      from unnest($3::text[]) with ordinality as wanted (name, position)
      where not exists (select from cluster taken
@@ -201,6 +203,7 @@ export async function insertCluster(tx: Tx, cluster: NewCluster, otherNames: str
       cluster.drillQuery ?? null,
       cluster.retentionDays ?? null,
       cluster.maintenanceWindow ?? null,
+      cluster.extensions,
     ],
   )
   return rowCount === 1
@@ -254,6 +257,15 @@ export async function reservePorts(tx: Tx, id: string, direct: number, pooler: n
 export async function changePorts(tx: Tx, id: string, direct: number, pooler: number): Promise<void> {
   await tx.query('delete from cluster_port where cluster_id = $1', [id])
   await reservePorts(tx, id, direct, pooler)
+}
+
+/** Locks a cluster to which something is added, so that it is not deleted meanwhile. Throws when it is being deleted. */
+export async function lockKeptCluster(tx: Tx, id: string): Promise<void> {
+  const { rowCount } = await tx.query(
+    `select 1 from cluster where id = $1 and state not in ('deleting', 'deleted', 'purged') for no key update`,
+    [id],
+  )
+  if (rowCount !== 1) throw notFound('Cluster not found')
 }
 
 /** Deletes the ports, users and attachments of the cluster; its own row is kept. */

@@ -223,6 +223,7 @@ export function inherited(source: Cluster): Omit<NewCluster, 'id' | 'name'> {
     diskSizeGb: source.diskSizeGb,
     region: source.region,
     postgisEnabled: source.postgisEnabled,
+    extensions: source.extensions,
     poolMode: source.poolMode,
     synchronousArchive: source.synchronousArchive,
     toolchain: source.toolchain,

@@ -1,6 +1,6 @@
 import { execFile, spawnSync } from 'node:child_process'
 import { generateKeyPairSync, type KeyObject, sign } from 'node:crypto'
-import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -106,13 +106,23 @@ describe('the report', () => {
 
   test('names the packages of extensions that the PostgreSQL of the platform lacks', async () => {
     const bin = makeInstallation(join(home, 'installed'), '17')
-    expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({ level: 'ok', found: 'postgis, vector' })
+    const found = `postgis, vector, in PostgreSQL 17 with ${join(home, 'installed/share/postgresql')}`
+    expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({ level: 'ok', found })
     rmSync(join(home, 'installed/share/postgresql/extension/vector.control'))
     expect(await check('extensions', { BERTH_PG17_BIN: bin })).toMatchObject({
       level: 'warning',
       found: 'without postgresql-17-pgvector',
       fix: expect.stringMatching(/apt-get install -y postgresql-17-pgvector,/),
     })
+  })
+
+  test('finds the PostgreSQL of the distribution, and shows it where the operator prefers it', async () => {
+    const bin = makeInstallation(join(home, 'distribution/17'), '17')
+    const distribution = { BERTH_POSTGRES_DIRECTORY: join(home, 'distribution') }
+    expect((await check('extensions', distribution)).found).toContain('postgis, vector, in PostgreSQL 17')
+    expect((await check('PostgreSQL 17', distribution)).found).toContain('from npm')
+    const preferred = await check('PostgreSQL 17', { ...distribution, BERTH_POSTGRES: 'distribution' })
+    expect(preferred).toMatchObject({ level: 'ok', found: expect.stringContaining(`from the system, in ${bin}`) })
   })
 
   test('shows the PostgreSQL of an existing home without adding to it', async () => {
@@ -123,6 +133,32 @@ describe('the report', () => {
     expect((await check('PostgreSQL 17')).found).toContain(bin)
     expect(readdirSync(opened.toolchain)).toEqual(before)
   })
+
+  test('shows the version of every part beside those it was tested with', async () => {
+    const parts = ['kernel', 'Node', 's6', 'pgbouncer', 'bubblewrap', 'iproute2', 'nftables', 'dnsmasq-base', 'openssl']
+    const more = ['perl', 'util-linux', 'e2fsprogs', 'xfsprogs', 'btrfs-progs', 'git', 'PostgreSQL 16', 'PostgreSQL 17']
+    const all = [...parts, ...more]
+    let checks: Awaited<ReturnType<typeof doctor>>['checks'] = []
+    // On a busy machine a program may take longer than the doctor waits, and its version is not known.
+    await until(async () => {
+      checks = (await doctor(readConfig(settings()))).checks
+      return all.every((name) => /^\d+(\.\d+)+$/.test(checks.find((one) => one.name === name)?.version ?? ''))
+    })
+    for (const name of all) {
+      const part = checks.find((one) => one.name === name)
+      expect(part, name).toMatchObject({ tested: expect.arrayContaining([expect.stringMatching(/^[\d.]+$/)]) })
+    }
+    expect(checks.find(({ name }) => name === 'control groups')!.tested).toContain('v1')
+  })
+
+  test.runIf(/VERSION_CODENAME=(bookworm|trixie)/.test(readFileSync('/etc/os-release', 'utf8')))(
+    'warns about no version that Debian 12 and 13 have',
+    async () => {
+      const { checks } = await doctor(readConfig(settings()))
+      const warned = checks.filter(({ cost = '' }) => cost.startsWith('Berth is tested with'))
+      expect(warned.filter(({ name }) => name !== 'kernel')).toEqual([]) // the kernel is that of the host
+    },
+  )
 
   test('does not wait for a database that never answers', async () => {
     const port = await listen()
@@ -208,6 +244,19 @@ describe('control groups of an unprivileged user', () => {
   test('need root without systemd delegation', () => {
     expect(delegateCommands(groups, false)).toBe('run Berth as root')
     expect(delegateCommands({ ...groups, kind: 'v1' }, true)).toBe('run Berth as root')
+  })
+})
+
+describe.runIf(canRunAs(65_534))('an ordinary user', () => {
+  test('is told what is missing for a network and several users, and that it does not help yet', async () => {
+    const { checks } = await doctorElsewhere([], 65_534)
+    for (const name of ['user-mode network', 'subordinate ids']) {
+      const found = checks.find((one) => one.name === name)!
+      expect(JSON.stringify(found)).toMatch(/[Tt]his version of Berth (does not use|needs root)/)
+      if (found.level === 'ok') continue
+      expect(found.fix).toMatch(/^run Berth as root; .*sudo (apt-get install -y (passt|uidmap)|usermod --add-sub)/)
+    }
+    expect((await doctor(readConfig(settings()))).checks.map(({ name }) => name)).not.toContain('subordinate ids')
   })
 })
 
@@ -345,7 +394,8 @@ describe.runIf(canMount)('a machine', () => {
     const hide = Object.values(programs).map((program) => {
       return `for f in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do if [ -e $f/${program} ]; then mount --bind /dev/null $f/${program}; fi; done`
     })
-    const { checks } = await doctorElsewhere(hide)
+    const { checks, install } = await doctorElsewhere(hide)
+    expect(install).toBe(`apt-get install -y ${Object.keys(programs).join(' ')}`)
     for (const name of Object.keys(programs)) {
       expect(checks.find((one) => one.name === name)).toEqual({
         name,
@@ -354,8 +404,28 @@ describe.runIf(canMount)('a machine', () => {
         found: 'not installed',
         cost: expect.stringContaining(`Without ${name}`),
         fix: `apt-get install -y ${name}`,
+        tested: [expect.stringMatching(/^\d/), expect.stringMatching(/^\d/)],
+        install: [name],
       })
     }
+  })
+
+  test('with another version of a program is told which ones were tested', async () => {
+    const program = `${home}/pgbouncer`
+    writeFileSync(program, '#!/bin/sh\necho "PgBouncer 1.9.0"\n', { mode: 0o755 })
+    let found: Awaited<ReturnType<typeof check>> | undefined
+    await until(async () => {
+      const { checks } = await doctorElsewhere([`mount --bind ${program} $(command -v pgbouncer)`])
+      found = checks.find(({ name }) => name === 'pgbouncer')
+      return found?.version !== undefined
+    })
+    expect(found).toMatchObject({
+      level: 'warning',
+      version: '1.9.0',
+      found: expect.stringMatching(/^1\.9\.0 at .*\/pgbouncer$/),
+      cost: expect.stringContaining('This one is older'),
+      fix: 'apt-get install -y pgbouncer',
+    })
   })
 
   test.each([

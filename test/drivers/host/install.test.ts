@@ -17,6 +17,7 @@ import { promisify } from 'node:util'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { baseEnvironment, findCommand, isRoot } from '../../../src/drivers/host/process.ts'
 import { s6Supervisor } from '../../../src/drivers/s6/supervisor.ts'
+import { maxServices } from '../../../src/drivers/s6/tree.ts'
 import { readConfig } from '../../../src/main/config.ts'
 import { install, nextCommands } from '../../../src/main/install.ts'
 import { settings } from '../../../src/main/setting.ts'
@@ -52,7 +53,7 @@ describe('the units', () => {
   test('keep workloads running over a restart of the control plane', async () => {
     expect(await installUnits()).toEqual([`${units}/berth-tree.service`, `${units}/berth.service`])
     const tree = unit('berth-tree')
-    expect(tree).toContain(`ExecStart=${findCommand('s6-svscan')} -c 20000 ${home}/tree`)
+    expect(tree).toContain(`ExecStart=${findCommand('s6-svscan')} -c ${maxServices} ${home}/tree`)
     expect(tree).toContain(`ExecStop=${repository}/berth down`)
     expect(tree).toEqual(expect.arrayContaining(['KillMode=process', 'Delegate=yes', 'Restart=on-failure']))
     expect(unit('berth')).toEqual(
@@ -114,7 +115,7 @@ describe('the units', () => {
     await installUnits()
     const quoted = home.replace('"', '\\"').replace('%', '%%')
     const tree = unit('berth-tree')
-    expect(tree).toContain(`ExecStart=${findCommand('s6-svscan')} -c 20000 "${quoted}/tree"`)
+    expect(tree).toContain(`ExecStart=${findCommand('s6-svscan')} -c ${maxServices} "${quoted}/tree"`)
     expect(tree).toContain(`Environment="BERTH_HOME=${quoted}"`)
     expect(unit('berth')).toContain(`EnvironmentFile=-${home.replace('%', '%%')}/environment`)
     verifyUnits()
@@ -218,12 +219,14 @@ describe('scripts/setup.sh', () => {
   /** Creates a complete checkout whose npm and apt-get only record their calls. */
   function makeCheckout(missing: string[] = []) {
     const bin = `${directory}/bin`
-    for (const part of ['scripts', 'node_modules/.bin', 'bin']) mkdirSync(`${directory}/${part}`, { recursive: true })
-    copyFileSync(`${repository}/scripts/setup.sh`, `${directory}/scripts/setup.sh`)
+    const node = `node_modules/node-linux-${process.arch}/bin`
+    for (const part of ['scripts', node, 'bin']) mkdirSync(`${directory}/${part}`, { recursive: true })
+    for (const script of ['setup.sh', 'node.sh'])
+      copyFileSync(`${repository}/scripts/${script}`, `${directory}/scripts/${script}`)
     writeFileSync(`${directory}/package-lock.json`, '{}')
     utimesSync(`${directory}/package-lock.json`, 1, 1)
     writeFileSync(`${directory}/node_modules/.package-lock.json`, '{}')
-    symlinkSync('/bin/true', `${directory}/node_modules/.bin/node`)
+    symlinkSync('/bin/true', `${directory}/${node}/node`)
     writeProgram(`${bin}/python3`, 'exit 0') // has the modules for virtual environments
     for (const part of ['test/clients', '.cache/clients']) mkdirSync(`${directory}/${part}`, { recursive: true })
     for (const file of ['package-lock.json', 'requirements.txt'])

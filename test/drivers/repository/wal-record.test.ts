@@ -1,6 +1,7 @@
 import { cpSync, mkdirSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeEach, describe, expect, test } from 'vitest'
 import { directoryRepository } from '../../../src/drivers/repository/directory.ts'
+import { UnusableArchiveError } from '../../../src/drivers/repository/driver.ts'
 import { newId } from '../../../src/model/ids.ts'
 import { formatLsn, segmentBytes, segmentName, segmentStart } from '../../../src/model/postgres/wal.ts'
 import { describedBackup } from '../../support/backup-description.ts'
@@ -291,6 +292,8 @@ describe('complete segments', () => {
     await store(segments)
     cpSync(`${root}/${sibling}/archive/${epoch}.seals`, `${root}/${id}/archive/${epoch}.seals`)
     await expect(plan(ends.at(-1)!)).rejects.toThrow(`belong to epoch 1 of cluster ${sibling}`)
+    const cut = repository.findCut(id, epoch, 1, 0n, { from, to: ends.at(-1)! })
+    await expect(cut).rejects.toThrow(UnusableArchiveError)
   })
 
   test('are sealed one after another as the log grows, also before they are renamed', async () => {

@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { isRoot, run } from '../../../src/drivers/host/process.ts'
 import {
@@ -362,6 +362,31 @@ function killAll(directory: string) {
   for (const { pid } of processesBelow(directory).sort((a, b) => order(a.name) - order(b.name)))
     killProcess(pid, 'SIGKILL')
 }
+
+test('says how s6-svscan ended when the tree cannot be started', async () => {
+  const { treeDirectory, logDirectory, directory } = newDirectories()
+  mkdirSync(`${treeDirectory}/.s6-svscan/lock`, { recursive: true })
+  const tree = s6Supervisor({ treeDirectory, logDirectory })
+  await expect(tree.ensureTree()).rejects.toThrow(
+    /^start the supervision tree: not running after .*s6-svscan: fatal: .*s6-svscan exited with 111$/s,
+  )
+  expect(processesBelow(directory)).toEqual([])
+})
+
+test('says which signal ended s6-svscan when a service is to be started', async () => {
+  const { treeDirectory, logDirectory } = newDirectories()
+  const tree = s6Supervisor({ treeDirectory, logDirectory })
+  await tree.ensureTree()
+  const state = tree.inspectTree()
+  if (state.is === 'up') process.kill(state.pid, 'SIGSEGV')
+  const log = `${logDirectory}/.tree.log`
+  expect(await eventually(() => readFileSync(log, 'utf8').includes('SIGSEGV'))).toBe(true)
+  await expect(tree.ensureService('late', sleeper)).rejects.toMatchObject({
+    cause: {
+      message: expect.stringMatching(/^the supervision tree is not running; .* s6-svscan was ended by SIGSEGV$/),
+    },
+  })
+})
 
 test('keeps services running when only s6-svscan is killed, and can still stop them', async () => {
   const { treeDirectory, logDirectory, directory } = newDirectories()

@@ -1,4 +1,5 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync, mkdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { type Home, openHome } from '../../../src/drivers/host/home.ts'
@@ -253,6 +254,20 @@ describe.runIf(isRoot())('disks', () => {
     await box.end()
     execFileSync('e2fsck', ['-f', '-n', driver.mountOf(id).source], { stdio: 'pipe' })
     expect(await bench.jobs.inspectJob(job)).toEqual({ is: 'absent' })
+  })
+
+  test('are not copied while they are grown or mounted, which the lock of the image tells', async () => {
+    const volume = await make()
+    const child = spawn('flock', ['-x', volume.source, 'sh', '-c', 'echo locked; read line'], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+    })
+    boxes.push(child)
+    await once(child.stdout, 'data')
+    const id = newVolumeId()
+    const look = () => driver.ensureVolume({ id, sizeGb: 1, from: { volumeId: volume.id } })
+    expect(await look()).toEqual({ is: 'running' })
+    child.stdin.end()
+    await done(look)
   })
 
   test('report a missing source', async () => {

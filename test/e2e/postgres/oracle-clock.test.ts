@@ -174,7 +174,7 @@ test('a time around changes of the clock is refused or restored exactly', async 
   await inTurn(tasks)
   for (const tally of tallies.values()) {
     tally.print()
-    expect.soft(tally.wrong).toEqual([])
+    expect.soft(tally.wrong, tally.summary).toEqual([])
     expect.soft(tally.count('right')).toBeGreaterThan(0)
   }
 }, 14_400_000)

@@ -273,7 +273,7 @@ test('damage never becomes a wrong restore', async () => {
   )
   for (const tally of [...tallies.values(), ...live.values()]) {
     tally.print()
-    expect.soft(tally.wrong).toEqual([])
+    expect.soft(tally.wrong, tally.summary).toEqual([])
   }
   for (const tally of tallies.values())
     expect(tally.count('failed naming the damage') + tally.count('refused')).toBeGreaterThan(0)

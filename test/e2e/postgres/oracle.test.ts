@@ -78,7 +78,7 @@ describe.each(majors)('PostgreSQL %s', (major) => {
     })
     await inTurn(tasks)
     tally.print()
-    expect(tally.wrong).toEqual([])
+    expect(tally.wrong, tally.summary).toEqual([])
     expect(tally.count('right')).toBe(tasks.length)
     expect(await rowsOf(berth, id)).toEqual(all)
   }, 7_200_000)

@@ -83,7 +83,7 @@ async function prepare(): Promise<void> {
 
 async function findDifference(): Promise<string | undefined> {
   const shown = await describe()
-  const strangers = [...reality.traces()].filter(([id]) => id !== shown.id)
+  const strangers = reality.traces().strangers(shown.id === undefined ? [] : [shown.id])
   if (strangers.length > 0) return `left of sandboxes that do not exist: ${JSON.stringify(strangers)}`
   if (shown.id === undefined) return undefined
   const problem = findBoxProblem(shown.id, shown.status!)

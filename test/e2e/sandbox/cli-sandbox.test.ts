@@ -6,9 +6,9 @@ import { mkdirSync, mkdtempSync, readFileSync, readlinkSync, rmSync, symlinkSync
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type IPty, spawn as spawnOnTerminal } from '@lydell/node-pty'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { Berth, end } from '../../support/berth.ts'
+import { Console } from '../../support/console.ts'
 import { until } from '../../support/until.ts'
 
 const launcher = new URL('../../../berth', import.meta.url).pathname
@@ -50,47 +50,10 @@ async function json(...args: string[]) {
   return JSON.parse(out)
 }
 
-/** Runs a command on its own terminal and lets the test type and read the screen. */
-class Console {
-  readonly terminal: IPty
-  seen = ''
-  code: number | undefined
-
-  constructor(args: string[]) {
-    // The terminal settings before and after the command are saved, to compare them.
-    const script = 'stty -g > before; "$0" sandbox "$@"; code=$?; stty -g > after; exit $code'
-    const options = { cols: 100, rows: 30, env: berth.environment, cwd: here }
-    this.terminal = spawnOnTerminal('sh', ['-c', script, launcher, ...args], options)
-    this.terminal.onData((data) => {
-      this.seen += data
-    })
-    this.terminal.onExit(({ exitCode }) => {
-      this.code = exitCode
-    })
-    consoles.push(this)
-  }
-
-  type(text: string): void {
-    this.terminal.write(text)
-  }
-
-  async sees(text: string | RegExp): Promise<void> {
-    const isSeen = () => (typeof text === 'string' ? this.seen.includes(text) : text.test(this.seen))
-    await until(isSeen).catch(() => {
-      throw new Error(`not seen: ${text}; but: ${JSON.stringify(this.seen)}`)
-    })
-  }
-
-  async exit(): Promise<number> {
-    await until(() => this.code !== undefined)
-    expect(readFileSync(join(here, 'after'))).toEqual(readFileSync(join(here, 'before')))
-    return this.code!
-  }
-}
-
-/** The process that the shell at the terminal waits for. */
-function commandPid({ terminal: { pid } }: Console): number {
-  return Number(readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ')[0])
+function openConsole(...args: string[]): Console {
+  const opened = new Console(berth, ['sandbox', ...args], here)
+  consoles.push(opened)
+  return opened
 }
 
 beforeAll(async () => {
@@ -99,7 +62,7 @@ beforeAll(async () => {
 })
 
 afterEach(async () => {
-  for (const { terminal, code } of consoles.splice(0)) if (code === undefined) terminal.kill('SIGKILL')
+  for (const opened of consoles.splice(0)) opened.close()
   for (const child of children.splice(0)) await end(child)
 })
 
@@ -182,7 +145,7 @@ describe('exec', () => {
 
 describe('console', () => {
   test('provides a terminal with a login shell, resizing, Ctrl-C and the exit code', async () => {
-    const console = new Console(['console', 'demo'])
+    const console = openConsole('console', 'demo')
     await console.sees(/[#$] /)
     console.type('stty size; shopt -q login_shell && echo log"in"\r')
     await console.sees('30 100')
@@ -200,7 +163,7 @@ describe('console', () => {
   })
 
   test('can be detached with Ctrl-\\, attached again, and ended', async () => {
-    const first = new Console(['console', 'demo', '--', 'bash', '--norc'])
+    const first = openConsole('console', 'demo', '--', 'bash', '--norc')
     first.type('printf \'\\033[?25l\'; MARK=here; echo rea"dy"\r')
     await first.sees('ready')
     first.type('\u001c')
@@ -212,22 +175,22 @@ describe('console', () => {
     expect((await sandbox('sessions', 'demo')).out).toMatch(
       new RegExp(`^${id} +terminal .* /usr/bin/bash --norc$`, 'm'),
     )
-    const second = new Console(['console', 'demo', '--attach', id!])
+    const second = openConsole('console', 'demo', '--attach', id!)
     second.type('echo still $MARK\r')
     await second.sees('still here')
     const killed = await sandbox('sessions', 'demo', '--kill', id!, '--signal', 'KILL')
     expect(killed).toMatchObject({ code: 0, out: `Session ${id} exited with code 137.\n` })
     expect(await second.exit()).toBe(137)
-    const third = new Console(['console', 'demo', '--attach', id!])
+    const third = openConsole('console', 'demo', '--attach', id!)
     await third.sees(`session not found: ${id}`)
     expect(await third.exit()).toBe(1)
   })
 
   test('restores the terminal settings when it is terminated', async () => {
-    const shell = new Console(['exec', '-it', 'demo', '--', 'cat'])
+    const shell = openConsole('exec', '-it', 'demo', '--', 'cat')
     shell.type('hel"lo\r')
     await shell.sees(/hel"lo\r\nhel"lo/)
-    process.kill(commandPid(shell), 'SIGTERM')
+    process.kill(shell.commandPid, 'SIGTERM')
     expect(await shell.exit()).toBe(143)
   })
 

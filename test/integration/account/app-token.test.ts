@@ -1,4 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest'
+import { untilOneWaits } from '../../support/db.ts'
 import type { Method } from '../../support/platform.ts'
 import { usePlatform } from '../../support/platform.ts'
 
@@ -19,6 +20,17 @@ beforeEach(async () => {
 
 const call = (method: Method, url: string, body?: object) =>
   platform.call(method, url, { token, ...(body ? { body } : {}) })
+
+test('no token is created for an app that is deleted at the same moment', async () => {
+  const asked: ReturnType<typeof platform.call>[] = []
+  await platform.database.db.transaction(async (tx) => {
+    await tx.query(`update app set state = 'deleting' where name = 'shop'`)
+    asked.push(platform.call('POST', '/v1/apps/shop/deploy_token', { body: {} }))
+    await untilOneWaits(platform)
+  })
+  expect((await asked[0])?.status).toBe(404)
+  expect(await platform.sql(`select 1 from token where kind = 'app'`)).toHaveLength(1)
+})
 
 describe('a token of one app', () => {
   test('has the permissions of an organization token for its app', async () => {

@@ -314,13 +314,12 @@ describe('deleting an app', () => {
 
   test('is rejected while machines run, names them, and changes nothing', async () => {
     await createApp('busy')
-    for (const [i, state] of ['started', 'starting', 'suspended', 'stopping', 'replacing'].entries()) {
-      await addMachine('busy', `m${i}`, state)
-    }
+    const running = ['started', 'starting', 'suspended', 'stopping', 'replacing', 'restarting', 'suspending']
+    for (const [i, state] of running.entries()) await addMachine('busy', `m${i}`, state)
     await addMachine('busy', 'm9', 'stopped')
     const refused = await remove('busy', '?force=false')
     expect(refused.status).toBe(422)
-    expect(refused.body.error).toMatch(/m0, m1, m2, m3, m4;/)
+    expect(refused.body.error).toMatch(/m0, m1, m2, m3, m4, m5, m6;/)
     expect((await platform.call('GET', '/v1/apps/busy')).status).toBe(200)
     expect(await platform.sql('select 1 from event')).toEqual([])
   })

@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, test } from 'vitest'
+import { beforeEach, describe, expect, test, vi } from 'vitest'
 import { machinesOf } from '../../support/machine-platform.ts'
 import { usePlatform } from '../../support/platform.ts'
 
@@ -46,6 +46,17 @@ describe('inside a machine', () => {
   test('exec is refused while the program waits for a restart', async () => {
     const id = await started()
     fake.machines.machines.get(id)!.is = 'waiting'
+    const reply = await machines.call('POST', id, '/exec', { body: { command: ['true'] } })
+    expect(reply).toMatchObject({ status: 412, body: { error: expect.stringContaining('has exited') } })
+  })
+
+  test('exec is refused when the machine is removed at the same moment', async () => {
+    const id = await started()
+    const { pulled } = fake.images
+    vi.spyOn(pulled, 'get').mockImplementationOnce((digest) => {
+      fake.machines.machines.delete(id)
+      return pulled.get(digest)
+    })
     const reply = await machines.call('POST', id, '/exec', { body: { command: ['true'] } })
     expect(reply).toMatchObject({ status: 412, body: { error: expect.stringContaining('has exited') } })
   })

@@ -72,6 +72,27 @@ describe('the lifecycle of a machine', () => {
     expect(await state(id)).toBe('stopped')
   })
 
+  test('a volume that was extended meanwhile grows at the next start, not when the machine resumes', async () => {
+    const volume = (await call('POST', '/v1/apps/shop/volumes', { body: { name: 'data', size_gb: 3 } })).body.id
+    await settle()
+    const id = await started({}, { mounts: [{ volume, path: '/data' }] })
+    await machines.call('POST', id, '/suspend')
+    await settle()
+    fake.disksGrowAtStart = true
+    const body = { size_gb: 5 }
+    expect((await call('PUT', `/v1/apps/shop/volumes/${volume}/extend`, { body })).status).toBe(200)
+    await settle()
+    fake.disksGrowAtStart = false
+    await machines.call('POST', id, '/start')
+    await settle()
+    expect([await state(id), fake.disks.get(volume)]).toEqual(['started', 3])
+    await machines.call('POST', id, '/stop')
+    await settle()
+    await machines.call('POST', id, '/start')
+    await settle()
+    expect([await state(id), fake.disks.get(volume)]).toEqual(['started', 5])
+  })
+
   test('is stopped instead of suspended on hosts without a freezer', async () => {
     const id = await started({}, { stop_config: { signal: 'SIGQUIT', timeout: '9s' } })
     fake.machines.freezes = false
@@ -205,6 +226,16 @@ describe('the lifecycle of a machine', () => {
     await look()
     expect(await platform.sql('select restart_count from machine where id = $1', [again])).toEqual([
       { restart_count: 2 },
+    ])
+    const twice = await started()
+    fake.machines.end(twice, { requested: true })
+    fake.machines.end(twice, { exitCode: 1 })
+    await look()
+    expect((await events(twice)).slice(-4)).toEqual([
+      'exit stopped flyd',
+      'start started flyd',
+      'exit stopped flyd',
+      'stop stopped flyd',
     ])
     const failing = await started({}, { restart: { policy: 'on-failure', max_retries: 1 } })
     fake.machines.end(failing, { exitCode: 1, restarting: true })

@@ -278,6 +278,39 @@ describe('attaching a volume', () => {
     expect((await get(id)).body).toMatchObject({ state: 'created', size_gb: 5, attached_machine_id: byId.body.id })
   })
 
+  test('ends with the next start when the update that should have unmounted it has failed', async () => {
+    const id = await ready()
+    const machines = machinesOf(platform, 'shop')
+    const machine = await machines.started({}, { mounts: [{ volume: id, path: '/data' }] })
+    fake.images.pullsSlowly = true
+    const body = { config: { image: 'other' } }
+    expect((await machines.call('POST', machine, '', { body })).status).toBe(200)
+    await platform.sql(`update machine set state_since = now() - interval '1 hour', progress_at = null`)
+    await settle(2)
+    expect(await machines.state(machine)).toBe('failed')
+    expect((await get(id)).body.attached_machine_id).toBe(machine)
+    fake.images.pullsSlowly = false
+    await machines.call('POST', machine, '/start')
+    await machines.settle()
+    expect(await machines.state(machine)).toBe('started')
+    expect((await get(id)).body.attached_machine_id).toBe(null)
+  })
+
+  test('lets the machine start only after a copy of it is complete', async () => {
+    const id = await ready()
+    await platform.sql(`insert into snapshot (id, volume_id, volume_bytes, retention_days) values ('vs_1', $1, 1, 5)`, [
+      id,
+    ])
+    const machines = machinesOf(platform, 'shop')
+    const { body } = await machines.create({}, { mounts: [{ volume: id, path: '/data' }] })
+    await settle(4)
+    expect(await machines.state(body.id)).toBe('starting')
+    expect(fake.machines.machines.get(body.id)).toBeUndefined()
+    await platform.sql(`update snapshot set state = 'created'`)
+    await machines.settle()
+    expect(await machines.state(body.id)).toBe('started')
+  })
+
   test('by name finds one that is being extended', async () => {
     const id = await ready()
     await platform.call('PUT', `${path}/${id}/extend`, { body: { size_gb: 5 } })

@@ -4,6 +4,7 @@ import { isVerifierOf } from '../../../src/drivers/postgres/sql/scram.ts'
 import { runLease } from '../../../src/reconcile/loop.ts'
 import { leaseDue } from '../../../src/store/work.ts'
 import { breakable } from '../../support/breakable.ts'
+import { untilOneWaits } from '../../support/db.ts'
 import { type CallOptions, usePlatform } from '../../support/platform.ts'
 import { until } from '../../support/until.ts'
 
@@ -277,7 +278,8 @@ describe('creating a cluster', () => {
 })
 
 describe('creating a cluster within the configuration of the operator', () => {
-  const strict = usePlatform({ settings: { regions: ['fra', 'iad'], defaultRegion: 'fra', postgisMajors: ['17'] } })
+  const installedExtensions = { '16': new Set<string>(), '17': new Set(['postgis', 'vector', 'citext', 'file_fdw']) }
+  const strict = usePlatform({ settings: { regions: ['fra', 'iad'], defaultRegion: 'fra', installedExtensions } })
   const ask = (extra: object) =>
     strict.call('POST', '/v1/postgres', { body: { org_slug: 'personal', plan: 'basic', ...extra } })
 
@@ -294,6 +296,40 @@ describe('creating a cluster within the configuration of the operator', () => {
     expect((await ask({ postgis_enabled: true, pg_major_version: '17' })).body.data.postgis_enabled).toBe(true)
     expect((await ask({ postgis_enabled: true, pg_major_version: '16' })).status).toBe(422)
   })
+
+  test('creates the requested extensions with an installation that has them', async () => {
+    const extensions = ['vector', 'citext', 'vector']
+    strict.fake.availableExtensions.push('vector')
+    const { body } = await ask({ extensions, pg_major_version: '17' })
+    const { id } = body.data
+    await until(async () => {
+      await strict.sql('update work set run_at = now()')
+      await strict.turn()
+      return (await strict.call('GET', `/v1/postgres/${id}`)).body.data.status === 'ready'
+    })
+    expect(strict.fake.needs).toContainEqual({ extensions: ['vector', 'citext'], current: null })
+    expect(strict.fake.extensions.get(id)).toEqual(['vector', 'citext'])
+  })
+
+  test.each([
+    [
+      ['vector'],
+      '16',
+      'extensions: PostgreSQL 16 of this platform has no vector; its operator can install the package postgresql-16-pgvector',
+    ],
+    [['nonsense'], '17', 'extensions: PostgreSQL 17 of this platform has no nonsense'],
+    [['file_fdw'], '17', 'extensions: PostgreSQL 17 of this platform has no file_fdw'],
+    [['postgis'], '17', 'extensions: postgis needs postgis_enabled'],
+  ])('refuses the extensions %j of PostgreSQL %s', async (extensions, pg_major_version, error) => {
+    expect(await ask({ extensions, pg_major_version })).toMatchObject({ status: 422, body: { error } })
+  })
+
+  test.each([[Array(21).fill('vector')], [['']], ['vector'], [[7]]])(
+    'refuses %j as a list of extensions',
+    async (extensions) => {
+      expect((await ask({ extensions, pg_major_version: '17' })).status).toBeGreaterThanOrEqual(400)
+    },
+  )
 })
 
 describe('getting a cluster', () => {
@@ -580,6 +616,10 @@ describe('an extension', () => {
       body: { error: expect.stringContaining('its operator can install the package postgresql-16-pgvector') },
     })
     expect(await enable('nonsense')).toMatchObject({ status: 404, body: { error: 'Extension nonsense not found' } })
+    expect(await enable('hypopg')).toMatchObject({
+      status: 422,
+      body: { error: expect.stringContaining('create a cluster with it ("extensions": ["hypopg"])') },
+    })
   })
 })
 
@@ -1046,14 +1086,16 @@ describe('when calls fail', () => {
   }
 
   test('creation converges to one cluster, whichever driver call fails', async () => {
-    const { calls } = await measure(ready)
+    const extensions = ['citext']
+    const { calls } = await measure(() => ready({ extensions }))
     expect(calls).toBeGreaterThan(10)
     for (let nth = 1; nth <= calls; nth++) {
       await startAfresh()
-      const id = await created()
+      const id = await created({ extensions })
       fake.breakCall(nth)
       await settle()
       await expectReady(id)
+      expect(fake.extensions.get(id)).toEqual(extensions)
     }
   })
 
@@ -1122,6 +1164,22 @@ describe('when calls fail', () => {
       expect(await eventsOf(id)).toEqual(['placed', 'ready'])
     }
   })
+})
+
+test.each([
+  ['attachments', { app_name: 'web' }],
+  ['backups', {}],
+])('nothing is added to a cluster that is deleted at the same moment: %s', async (what, body) => {
+  await platform.createApp('web')
+  const id = await created()
+  await platform.workUntil('cluster', 'ready')
+  const asked: ReturnType<typeof platform.call>[] = []
+  await platform.database.db.transaction(async (tx) => {
+    await tx.query(`update cluster set state = 'deleting' where id = $1`, [id])
+    asked.push(platform.call('POST', `/v1/postgres/${id}/${what}`, { body }))
+    await untilOneWaits(platform)
+  })
+  expect(await asked[0]).toMatchObject({ status: 404, body: { error: 'Cluster not found' } })
 })
 
 describe('attachments', () => {

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest'
-import { WalFileError } from '../../../src/drivers/repository/driver.ts'
+import { UnusableArchiveError, WalFileError } from '../../../src/drivers/repository/driver.ts'
 import { recordDamage } from '../../../src/store/postgres/damage.ts'
 import { usePlatform } from '../../support/platform.ts'
 import { until as untilSo } from '../../support/until.ts'
@@ -203,6 +203,14 @@ describe('a hole in the archive', () => {
     expect(await platform.sql('select 1 from damage')).toHaveLength(1)
     await until(hasNewBackup)
     expect(await platform.sql(`select 1 from backup where cluster_id = $1`, [source])).toHaveLength(2)
+  })
+
+  test('of the records about an archive ends a restore at once', async () => {
+    fake.cutProblem = new UnusableArchiveError('the seals of its archive cannot be used')
+    const id = await restore({ pitr_time: '2026-11-01T11:45:00Z' })
+    await untilFailed(id)
+    expect((await show(id)).failure).toBe('the seals of its archive cannot be used')
+    fake.cutProblem = undefined
   })
 
   test('in the WAL that a backup itself needs makes the backup unusable', async () => {

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest'
-import { WalFileError } from '../../../src/drivers/repository/driver.ts'
+import { UnusableArchiveError, WalFileError } from '../../../src/drivers/repository/driver.ts'
 import { breakable } from '../../support/breakable.ts'
 import { usePlatform } from '../../support/platform.ts'
 import { until as untilSo } from '../../support/until.ts'
@@ -210,6 +210,19 @@ describe('a damaged archive', () => {
     expect(await platform.sql('select reason from damage')).toEqual([{ reason }])
     fake.planProblem = undefined
     await until(async () => fake.clusters.get(id)!.process.is === 'ready')
+  })
+
+  test('of the records about its archive changes nothing, also with an accepted loss', async () => {
+    fake.planProblem = new UnusableArchiveError('the seals of its archive cannot be used')
+    for (const body of [{}, { accept_loss: true }]) {
+      await recover(body)
+      await untilSettled()
+      expect(await show()).toMatchObject({
+        status: 'ready',
+        restore: { phase: 'failed', error: expect.stringContaining('the seals of its archive cannot be used') },
+      })
+    }
+    expect(fake.aside.has(id)).toBe(false)
   })
 
   test('whose last segment cannot be read changes nothing, and the accepted loss recovers what precedes it', async () => {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { isVerifierOf } from '../../../src/drivers/postgres/sql/scram.ts'
+import { untilOneWaits } from '../../support/db.ts'
 import { usePlatform } from '../../support/platform.ts'
 
 const platform = usePlatform()
@@ -35,6 +36,20 @@ async function expectOwnPassword(id: string, name: string): Promise<string> {
   expect(isVerifierOf(fake.createdVerifiers.get(name)!, password)).toBe(true)
   return password
 }
+
+test('a change that fails because the cluster is deleted meanwhile is refused, and is no error of the platform', async () => {
+  const id = await ready()
+  const asked: ReturnType<typeof create>[] = []
+  await platform.database.db.transaction(async (tx) => {
+    await tx.query('lock table cluster_user in access exclusive mode')
+    asked.push(create(id, 'app'))
+    await untilOneWaits(platform)
+    await tx.query(`update cluster set state = 'deleting' where id = $1`, [id])
+    fake.breakCall(1)
+  })
+  const { status, body } = (await asked[0])!
+  expect([status, body.error]).toEqual([422, 'Cluster is deleting; it will not become ready'])
+})
 
 /** Calls `attempt` with its nth call of a driver failing after it took effect, for every n, until it succeeds. */
 async function forEachCall(attempt: () => Promise<number>, check: () => Promise<void>): Promise<void> {

@@ -123,8 +123,13 @@ export class FakeMachines {
         return called(!this.isStarting)
       },
       // Runs the command on the host, without isolation.
-      spawnInMachine: (spec, { argv, env, dir }) =>
-        spawn(argv[0], argv.slice(1), { env: { ...spec.env, ...env }, cwd: dir ?? '/', stdio: 'pipe' }),
+      spawnInMachine: (spec, { argv, env, dir }) => {
+        if (!this.machines.has(spec.id)) throw new Error(`there is no machine ${spec.id}`)
+        return spawn(argv[0], argv.slice(1), { env: { ...spec.env, ...env }, cwd: dir ?? '/', stdio: 'pipe' })
+      },
+      startSession: () => {
+        throw new Error('sessions need a real machine')
+      },
       listProcesses: () =>
         called([
           { pid: 1, stime: 1, rtime: 5, command: 'program', directory: '/', cpu: 0, rss: 4096, listen_sockets: [] },

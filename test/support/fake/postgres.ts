@@ -1,4 +1,4 @@
-import type { ClusterProcess, Hosting, PostgresDriver } from '../../../src/drivers/postgres/driver.ts'
+import type { ClusterProcess, Hosting, PostgresDriver, ToolchainNeeds } from '../../../src/drivers/postgres/driver.ts'
 import type { PoolerDriver } from '../../../src/drivers/postgres/pooler/driver.ts'
 import type { ReceiverDriver } from '../../../src/drivers/postgres/receiver/driver.ts'
 import { sqlAdmin } from '../../../src/drivers/postgres/sql/admin.ts'
@@ -62,6 +62,11 @@ export class FakePostgres extends FakeCalls {
   ports = { first: 15_000, last: 15_999 }
   boundPorts = new Set<number>()
   toolchainProblem: string | undefined
+  /** What the installations of clusters were asked for. */
+  readonly needs: ToolchainNeeds[] = []
+  readonly availableExtensions = ['citext']
+  /** The extensions of each cluster, in the order of their creation. */
+  readonly extensions = new Map<string, string[]>()
   /** The minor version that is installed, and those that do not start. */
   installedMinor = 1
   readonly brokenVersions = new Set<string>()
@@ -98,7 +103,8 @@ export class FakePostgres extends FakeCalls {
       hosts: ['localhost'],
       ports: this.ports,
       uids: { first: 300_001, last: 365_535 },
-      findToolchain: async (major) => {
+      findToolchain: async (major, needs = {}) => {
+        this.needs.push(needs)
         if (this.toolchainProblem) throw new Error(this.toolchainProblem)
         return this.called({
           major,
@@ -126,6 +132,17 @@ export class FakePostgres extends FakeCalls {
     }
   }
 
+  private askExtensions(id: string, text: string): object[] {
+    const installed = this.extensions.get(id) ?? []
+    const name = /CREATE EXTENSION "(.*?)"/.exec(text)?.[1]
+    if (name !== undefined && installed.includes(name)) throw new Error(`extension "${name}" already exists`)
+    if (name !== undefined) this.extensions.set(id, [...installed, name])
+    return this.availableExtensions.map((each) => {
+      const facts = { name: each, schema: null, trusted: true, relocatable: true, requires: [] }
+      return { ...facts, description: '', version: '1', installed: installed.includes(each) ? '1' : null }
+    })
+  }
+
   get postgres(): PostgresDriver {
     const query = (async (id: string, _database: string, text: string, values?: unknown[]) => {
       const verifier = /ALTER ROLE .* PASSWORD '(.*)'/.exec(text)?.[1]
@@ -140,6 +157,7 @@ export class FakePostgres extends FakeCalls {
       }
       const dropped = /DROP ROLE "(.*)"/.exec(text)?.[1]
       if (dropped !== undefined) this.users.delete(dropped)
+      if (/CREATE EXTENSION|pg_available_extension/.test(text)) return this.called(this.askExtensions(id, text))
       if (/server_version/.test(text)) return this.called([{ server_version: this.versions.get(id) }])
       if (/alter system set/.test(text)) this.readOnly = 'on'
       if (/alter system reset/.test(text)) this.readOnly = 'off'

@@ -192,6 +192,11 @@ export class Tally {
     this.wrong.push(`${outcome}: ${what}`)
   }
 
+  /** The first line of each fault, for the message of an assertion. */
+  get summary(): string {
+    return this.wrong.map((what) => what.split('\n')[0]).join(' | ')
+  }
+
   count(outcome: Outcome): number {
     return this.counts.get(outcome) ?? 0
   }

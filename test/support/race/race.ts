@@ -20,6 +20,8 @@ export interface Race {
   prepare(): Promise<void>
   /** Returns what differs between description and reality; undefined when they agree. It is asked until they do. */
   findDifference(): Promise<string | undefined>
+  /** How long the background loop may take after a round; a minute when omitted. */
+  maxSettleMs?: number
   /** Kills the control plane with SIGKILL and starts it again. */
   crash(): Promise<void>
   /** Whether this answer of `name` is right although it is a server error, beside an operation such as a restart. */
@@ -45,6 +47,8 @@ export interface RaceOptions {
   /** How often each pair runs. */
   rounds?: number
   seed: number
+  /** Called at once, because all rounds can take hours. */
+  onFinding?(finding: Finding): void
 }
 
 const maxOffsetMs = 60
@@ -53,17 +57,18 @@ const crashInterval = 5
 /** More than any operation waits for another. */
 const maxAnswerMs = 90_000
 /** More than a step of the background loop takes to repair something. */
-const maxSettleMs = 60_000
+const defaultSettleMs = 60_000
 const settlePollMs = 50
 
-export async function runRace(race: Race, { budgetMs, rounds = 1, seed }: RaceOptions): Promise<RaceReport> {
+export async function runRace(race: Race, options: RaceOptions): Promise<RaceReport> {
+  const { budgetMs, rounds = 1, seed } = options
   const random = seededRandom(seed)
   const report: RaceReport = { seed, rounds: 0, crashes: 0, findings: [] }
   const deadline = performance.now() + (budgetMs ?? Number.POSITIVE_INFINITY)
   for (let round = 0; round < rounds; round++) {
     for (const pair of random.shuffle(pairsOf(race.operations))) {
       if (performance.now() > deadline) return report
-      await runRound(race, pair, { random, report })
+      await runRound(race, pair, { random, report, onFinding: options.onFinding ?? (() => {}) })
     }
   }
   return report
@@ -76,11 +81,20 @@ export function pairsOf(operations: Operation[]): Pair[] {
   return operations.flatMap((one, at) => operations.slice(at).map((other): Pair => [one, other]))
 }
 
-async function runRound(race: Race, pair: Pair, { random, report }: { random: Random; report: RaceReport }) {
+interface Round {
+  random: Random
+  report: RaceReport
+  onFinding(finding: Finding): void
+}
+
+async function runRound(race: Race, pair: Pair, { random, report, onFinding }: Round) {
   const number = ++report.rounds
   const isCrashing = number % crashInterval === 0
-  const note = (problem: string) =>
-    report.findings.push({ pair: pair.map(({ name }) => name).join(' with '), round: number, problem })
+  const note = (problem: string) => {
+    const finding = { pair: pair.map(({ name }) => name).join(' with '), round: number, problem }
+    report.findings.push(finding)
+    onFinding(finding)
+  }
   await race.prepare()
   const answers = pair.map(async ({ name, run }, at) => {
     await sleep(random.below(maxOffsetMs))
@@ -110,6 +124,7 @@ async function problemOf(run: Operation['run'], mayFail: (answer: Answer) => boo
 
 /** Requests are answered before the background loop has finished, so it gets time. */
 async function waitForAgreement(race: Race): Promise<string | undefined> {
+  const { maxSettleMs = defaultSettleMs } = race
   for (const deadline = performance.now() + maxSettleMs; ; await sleep(settlePollMs)) {
     const difference = await race.findDifference()
     if (difference === undefined || performance.now() > deadline) return difference

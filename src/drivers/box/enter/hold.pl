@@ -37,7 +37,7 @@ sub begin_session {
   socket($listener, 1, 1, 0) && bind($listener, pack 'S a*', 1, $path) && listen($listener, 8) or refuse("listen: $!");
   without_waiting($listener);
   $end_of_box = watch_box(%request);
-  refuse('the sandbox is not running') if $end_of_box < 0 && $request{way}[0] ne 'none';
+  refuse(exists $request{user} ? 'the machine is not running' : 'the sandbox is not running') if $end_of_box < 0 && $request{way}[0] ne 'none';
 }
 
 sub without_waiting {

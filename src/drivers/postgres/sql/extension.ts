@@ -1,13 +1,11 @@
 import { invalid, notFound } from '../../../model/errors.ts'
+import { isRefusedExtension } from '../../../model/postgres/extension.ts'
 import type { DatabaseExtension, EnableOptions, ExtensionAdmin, Row, SqlClient } from './driver.ts'
 import { reservedName } from './error.ts'
 import { quoteIdentifier } from './quote.ts'
 import { allowEventTriggers } from './rights.ts'
 
 const systemExtensions: readonly string[] = ['plpgsql', 'pg_stat_statements']
-
-// These give access to the files or programs of the host, and only superusers may use them.
-const refused = /^(adminpack|file_fdw|pg_surgery|pltclu|.*plperlu|.*plpython3u)$/
 
 export function extensionAdmin(client: SqlClient): ExtensionAdmin {
   return {
@@ -41,7 +39,7 @@ async function listExtensions(client: SqlClient, id: string, database: string): 
      order by available.name`,
   )
   return rows
-    .filter((row) => !refused.test(row.name))
+    .filter((row) => !isRefusedExtension(row.name))
     .map(({ name, description, version, installed, schema }) => ({
       name,
       description,
@@ -94,7 +92,7 @@ function planInstall(
   planned = new Set<string>(),
 ): string[] {
   const extension = offered.get(name)
-  if (extension === undefined || refused.test(name)) throw notFound(`Extension ${name} not found`)
+  if (extension === undefined || isRefusedExtension(name)) throw notFound(`Extension ${name} not found`)
   if (schema !== undefined && schema !== extension.schema && isSystemSchema(schema)) {
     throw invalid(`extension ${name} cannot be in schema ${schema}, which is part of PostgreSQL`)
   }

@@ -1,4 +1,5 @@
-// Finds or installs the PostgreSQL binaries of a major version. Those from npm are copied into the home, because clusters
+// Finds or installs the PostgreSQL binaries of a major version: those of the operator, those from npm, or those of the
+// distribution, which has extensions that the ones from npm lack. Those from npm are copied into the home, because clusters
 // run as users that may have no access to node_modules, and an update of it must not change a running cluster.
 import { createHash } from 'node:crypto'
 import { constants, existsSync, readFileSync, readlinkSync } from 'node:fs'
@@ -6,15 +7,22 @@ import { chmod, copyFile, mkdir, readdir, readFile, rename, rm, stat, symlink, w
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { PostgresMajor } from '../../../model/postgres/cluster.ts'
-import type { Toolchain } from '../../../model/postgres/toolchain.ts'
+import { findExtensionPackage } from '../../../model/postgres/extension.ts'
+import type { PostgresSource, Toolchain } from '../../../model/postgres/toolchain.ts'
 import { removeAbandonedFiles, temporaryPath } from '../../host/atomic-file.ts'
 import type { Home } from '../../host/home.ts'
 import { isExecutable, run } from '../../host/process.ts'
-import { toolsDirectory } from './tools.ts'
+import { hasExtension, listExtensions, toolsDirectory } from './tools.ts'
 
 export interface ToolchainOptions {
   /** The directory of the `postgres` program of the operator's own installation. */
   configuredBin?: string | undefined
+  /** Where the distribution has its installations, in directories named after their major version. */
+  distribution?: string | undefined
+  /** Which one to use if both have the extensions. */
+  prefer?: PostgresSource | undefined
+  /** Extensions that the installation must have. */
+  extensions?: readonly string[] | undefined
   /** Verifies the hashes of a copy in the home and replaces a damaged one. Takes about 0.2 s. */
   verify?: boolean
 }
@@ -36,15 +44,33 @@ export async function ensureToolchain(
   options: ToolchainOptions = {},
 ): Promise<Toolchain> {
   if (options.configuredBin !== undefined) return installed(major, home, 'configured', options.configuredBin)
-  const distributionBin = `/usr/lib/postgresql/${major}/bin`
-  if (isExecutable(`${distributionBin}/postgres`)) {
-    return installed(major, home, 'distribution', distributionBin)
+  const { prefer = 'bundled', extensions = [], distribution } = options
+  const bundled = await findPackage(major)
+  const bin = findDistributionBin(major, distribution)
+  const isComplete = (share: string) => extensions.every((name) => hasExtension({ share }, name))
+  const useBundled = bundled !== undefined && isComplete(`${bundled.native}/share/postgresql`)
+  const useDistribution = bin !== undefined && isComplete(findShare(bin))
+  if (useDistribution && (prefer === 'distribution' || !useBundled)) return installed(major, home, 'distribution', bin)
+  if (useBundled) return ensureCopy(major, home, bundled, options.verify ?? false)
+  throw new Error(describeMissing(major, bundled || bin ? extensions : []))
+}
+
+function describeMissing(major: PostgresMajor, extensions: readonly string[]): string {
+  const install = `install the package postgresql-${major}, or set BERTH_PG${major}_BIN`
+  if (extensions.length === 0) {
+    return `PostgreSQL ${major} was not found: run npm ci (without --omit=optional), ${install}`
   }
-  const found = await findPackage(major)
-  if (found) return ensureCopy(major, home, found, options.verify ?? false)
-  throw new Error(
-    `PostgreSQL ${major} was not found: run npm ci (without --omit=optional), install the package postgresql-${major}, or set BERTH_PG${major}_BIN`,
-  )
+  const packages = extensions.map((name) => findExtensionPackage(name, major) ?? name)
+  return `PostgreSQL ${major} with ${extensions.join(' and ')} was not found: install ${packages.join(' ')}`
+}
+
+/** Where Debian and Ubuntu install PostgreSQL. */
+export const debianDirectory = '/usr/lib/postgresql'
+
+/** The directory of the server programs of the distribution; undefined if they are not installed. */
+export function findDistributionBin(major: PostgresMajor, directory = debianDirectory): string | undefined {
+  const bin = `${directory}/${major}/bin`
+  return isExecutable(`${bin}/postgres`) ? bin : undefined
 }
 
 async function installed(
@@ -70,19 +96,33 @@ function findShare(bin: string): string {
   return share
 }
 
-/** The share directory of the operator's or distribution's installation; undefined if the one from npm is used. */
-export function findInstalledShare(major: PostgresMajor, configuredBin?: string): string | undefined {
-  const bin = configuredBin ?? `/usr/lib/postgresql/${major}/bin`
-  return isExecutable(`${bin}/postgres`) ? findShare(bin) : undefined
+/** The share directory of the operator's or the distribution's installation; undefined if there is none. */
+export function findInstalledShare(
+  major: PostgresMajor,
+  { configuredBin, distribution }: Pick<ToolchainOptions, 'configuredBin' | 'distribution'>,
+): string | undefined {
+  const bin = configuredBin ?? findDistributionBin(major, distribution)
+  return bin !== undefined && isExecutable(`${bin}/postgres`) ? findShare(bin) : undefined
+}
+
+/** Lists the extensions of all installations that clusters may use. */
+export function listInstalledExtensions(major: PostgresMajor, options: ToolchainOptions): Set<string> {
+  const installed = findInstalledShare(major, options)
+  const bundled = options.configuredBin === undefined ? `${packageDirectory(major)}/native/share/postgresql` : undefined
+  return new Set([installed, bundled].flatMap((share) => (share === undefined ? [] : listExtensions({ share }))))
 }
 
 /** Finds the npm package with the server programs; undefined if it is not installed. */
 export async function findPackage(major: PostgresMajor): Promise<Package | undefined> {
-  const name = `pg${major}-${process.platform}-${process.arch}`
-  const directory = fileURLToPath(new URL(`../../../../node_modules/${name}`, import.meta.url))
+  const directory = packageDirectory(major)
   if (!existsSync(`${directory}/native/bin/postgres`)) return undefined
   const { version } = JSON.parse(await readFile(`${directory}/package.json`, 'utf8'))
   return { native: `${directory}/native`, version }
+}
+
+function packageDirectory(major: PostgresMajor): string {
+  const name = `pg${major}-${process.platform}-${process.arch}`
+  return fileURLToPath(new URL(`../../../../node_modules/${name}`, import.meta.url))
 }
 
 async function ensureCopy(major: PostgresMajor, home: Home, from: Package, verify: boolean): Promise<Toolchain> {

