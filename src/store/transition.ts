@@ -11,12 +11,13 @@ export type Kind = 'machine' | 'app' | 'cluster' | 'backup' | 'drill' | 'import'
 /**
  * Locks a resource. The lock order is the resource first, then its work row. Steps of machines and volumes lock those rows
  * and then reference their app by foreign key, while the deletion of an app locks the app and then them. To avoid that
- * deadlock, an app is locked with `for no key update`, and code that adds rows to an app locks it with `for share`.
+ * deadlock, an app is locked with `for no key update`, and code that adds rows to an app locks it with `for share`. A machine
+ * is locked in the same way: it is locked before its volumes, and changing a volume checks the foreign key to its machine.
  */
 export async function lockState(tx: Tx, kind: Kind, id: string): Promise<string | undefined> {
   const { rows } = await tx.query<{ state: string }>({
     name: `lock-${kind}`,
-    text: `select state from ${kind} where id = $1 for ${kind === 'app' ? 'no key update' : 'update'}`,
+    text: `select state from ${kind} where id = $1 for ${kind === 'app' || kind === 'machine' ? 'no key update' : 'update'}`,
     values: [id],
   })
   return rows[0]?.state

@@ -151,7 +151,7 @@ export async function loadMachine(db: Query, id: string): Promise<Machine | unde
 export async function lockMachine(tx: Tx, id: string): Promise<MachineDetails | undefined> {
   const { rows } = await tx.query<MachineDetails>({
     name: 'lock-machine-details',
-    text: `select ${machineDetails} from machine where id = $1 for update`,
+    text: `select ${machineDetails} from machine where id = $1 for no key update`,
     values: [id],
   })
   return rows[0]

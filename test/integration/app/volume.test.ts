@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { beforeEach, describe, expect, test } from 'vitest'
+import { lockMachine } from '../../../src/store/app/machine.ts'
 import { attachVolume, detachVolumes } from '../../../src/store/app/volume.ts'
 import { insertMachineRow } from '../../support/machine.ts'
 import { machinesOf } from '../../support/machine-platform.ts'
@@ -193,6 +194,17 @@ describe('changing a volume', () => {
     await settle(2)
     expect((await get(id)).body).toMatchObject({ size_gb: 5, state: 'created' })
     expect(fake.disks.get(id)).toBe(5)
+  })
+
+  test('does not wait for a change of its machine, which waits for the volume', async () => {
+    const id = await ready()
+    const appId = await addMachine('m1')
+    await attach({ appId, volumeId: id, machineId: 'm1' })
+    await platform.database.db.transaction(async (tx) => {
+      await lockMachine(tx, 'm1')
+      const body = { size_gb: 5 }
+      expect((await platform.call('PUT', `${path}/${id}/extend`, { body })).status).toBe(200)
+    })
   })
 
   test('of a running machine reports that a restart is needed', async () => {
