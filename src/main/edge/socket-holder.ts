@@ -87,7 +87,9 @@ export class SocketHolder {
   private async update(path: string): Promise<void> {
     const { stdout } = await run('s6-fdholder-list', [...timeoutArguments, path])
     const held = new Set(stdout.split('\n').filter((name) => name !== ''))
-    const wanted = new Set([...this.servers.keys(), ...this.inherited.keys()].slice(0, maxHeldSockets))
+    // In reverse order the socket of the edge itself comes before those of apps.
+    const names = [...this.servers.keys(), ...this.inherited.keys()].sort().reverse()
+    const wanted = new Set(names.slice(0, maxHeldSockets))
     for (const name of held) {
       if (!wanted.has(name)) await run('s6-fdholder-delete', [...timeoutArguments, path, name])
     }
