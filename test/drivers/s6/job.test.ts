@@ -1,4 +1,5 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { getPriority } from 'node:os'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { isRoot } from '../../../src/drivers/host/process.ts'
 import { killProcess, listProcesses, readEnvironment } from '../../../src/drivers/host/process-list.ts'
@@ -92,7 +93,10 @@ test('runs one job for concurrent requests', async () => {
 test('runs a job as its user and with its niceness', async () => {
   await jobs.ensureJob('user', { ...shell('id -u; nice'), niceness: 7, ...(isRoot() && { uid: 300_123 }) })
   const { log } = await untilEnded('user')
-  expect(log.map((line) => line.split('  ')[1])).toEqual([String(isRoot() ? 300_123 : process.getuid!()), '7'])
+  expect(log.map((line) => line.split('  ')[1])).toEqual([
+    String(isRoot() ? 300_123 : process.getuid!()),
+    String(7 + getPriority()),
+  ])
 })
 
 test('starts a job whose creator was killed before s6 knew of it', async () => {

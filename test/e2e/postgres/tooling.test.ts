@@ -1,4 +1,5 @@
 // What drivers, ORMs and test runners do with a cluster, through both endpoints.
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -22,6 +23,11 @@ import { until } from '../../support/until.ts'
 
 const directory = mkdtempSync(join(tmpdir(), 'berth-installation-'))
 let berth: Berth
+const [poolerMinor] = /(?<=^PgBouncer 1\.)\d+/.exec(
+  execFileSync('/usr/sbin/pgbouncer', ['--version'], { encoding: 'utf8' }),
+)!
+const poolerReadsOptions = Number(poolerMinor) >= 20
+
 let id: string
 let access: Access
 
@@ -77,10 +83,10 @@ describe.each(ways)('through the %s endpoint', (way) => {
     const client = await start(way, parameters)
     try {
       const { rows } = await client.query(`select current_setting('TimeZone') as zone, current_user::text as acting`)
-      // The pooler applies the parameters that PgBouncer tracks.
-      expect(rows).toEqual([
-        { zone: way === 'pooler' ? (parameters.TimeZone ?? 'UTC') : expect.any(String), acting: 'schema_admin' },
-      ])
+      // The pooler applies the parameters that PgBouncer tracks, and PgBouncer 1.20 and newer also finds them in `options`.
+      const inOptions = poolerReadsOptions ? /TimeZone=(\S+)/.exec(parameters.options ?? '')?.[1] : undefined
+      const zone = way === 'pooler' ? (parameters.TimeZone ?? inOptions ?? 'UTC') : expect.any(String)
+      expect(rows).toEqual([{ zone, acting: 'schema_admin' }])
     } finally {
       await client.end()
     }
