@@ -18,7 +18,8 @@ bounded="
   test/e2e/sandbox/exec.test.ts test/e2e/sandbox/sandbox.test.ts test/e2e/sandbox/service.test.ts
   test/e2e/demo.test.ts test/e2e/readme.test.ts
 "
-checkout=/root/berth
+# Tests run programs of the checkout as other users, who cannot enter /root.
+checkout=/srv/berth
 
 say() {
   printf '\n== %s\n' "$*"
@@ -58,6 +59,11 @@ enter_own_network() {
   mount --rbind /run/cgroup /sys/fs/cgroup
   umount -l /run/cgroup
   ip link set lo up
+  # As on any host, an address besides loopback: without one, "localhost" resolves to ::1 only, once a sandbox has IPv6.
+  ip link add uplink type veth peer name uplink-peer
+  ip address add 192.0.2.1/24 dev uplink
+  ip link set uplink up
+  ip link set uplink-peer up
 }
 
 start_berth() {

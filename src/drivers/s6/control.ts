@@ -48,8 +48,10 @@ export function readTreeLog(paths: SupervisorPaths): string {
   return text === '' ? '' : `; the end of its log: ${text}`
 }
 
-export function treeNotRunning(paths: SupervisorPaths): Error {
-  return new Error(`the supervision tree is not running${readTreeLog(paths)}`)
+/** The log is the cause and no part of the message, which owners of clusters may read. */
+export function treeNotRunning(paths: SupervisorPaths, operation = ''): Error {
+  const cause = new Error(`s6-svscan is not running${readTreeLog(paths)}`)
+  return new Error(`${operation}the supervision tree is not running`, { cause })
 }
 
 /** Makes s6-svscan supervise new services; with `an` it also stops supervising those whose directory is gone. */

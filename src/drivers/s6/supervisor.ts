@@ -44,7 +44,7 @@ export function s6Supervisor(paths: SupervisorPaths): Supervisor {
 }
 
 async function ensureService(paths: SupervisorPaths, name: string, spec: ServiceSpec): Promise<void> {
-  if (!isTreeRunning(paths)) throw new Error(`start service ${name}`, { cause: treeNotRunning(paths) })
+  if (!isTreeRunning(paths)) throw treeNotRunning(paths, `start service ${name}: `)
   const definition = renderDefinition(paths, name, spec)
   await removeIncomplete(paths, name)
   mkdirSync(`${paths.logDirectory}/${name}`, { recursive: true, mode: 0o700 })
@@ -83,7 +83,8 @@ async function ensureSupervised(paths: SupervisorPaths, name: string): Promise<v
   if (await waitUntil(isReady, 5)) return
   resumeSupervision(paths)
   if (await waitUntil(isReady, 10)) return
-  throw new Error(`supervise service ${name}: s6 did not start a supervisor${readTreeLog(paths)}`)
+  const cause = new Error(`s6-svscan runs${readTreeLog(paths)}`)
+  throw new Error(`supervise service ${name}: s6 did not start a supervisor`, { cause })
 }
 
 /**
