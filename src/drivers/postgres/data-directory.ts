@@ -19,12 +19,11 @@ export function dataDirectories(home: Home): DataDirectories {
       emptyTrash(home)
     },
     listAside: (id) => listAside(clusterPaths(home, id).directory),
-    removeAside(id) {
+    removeAside(id, names) {
       const { directory } = clusterPaths(home, id)
-      const names = listAside(directory)
-      for (const name of names) moveToTrash(home, `${directory}/${name}`)
+      const known = new Set(listAside(directory))
+      for (const name of names.filter((each) => known.has(each))) moveToTrash(home, `${directory}/${name}`)
       emptyTrash(home)
-      return names
     },
   }
 }

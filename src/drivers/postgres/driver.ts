@@ -23,8 +23,7 @@ export interface DataDirectories {
   discard(id: string): void
   /** The names of the directories that were moved aside. */
   listAside(id: string): string[]
-  /** Removes them and returns their names. */
-  removeAside(id: string): string[]
+  removeAside(id: string, names: string[]): void
 }
 
 export interface PostgresDriver extends SqlClient, SqlAdmin {

@@ -211,10 +211,10 @@ export class FakePostgres extends FakeCalls {
         },
         discard: (id) => void this.clusters.delete(id),
         listAside: (id) => this.aside.get(id) ?? [],
-        removeAside: (id) => {
-          const names = this.aside.get(id) ?? []
-          this.aside.delete(id)
-          return names
+        removeAside: (id, names) => {
+          const kept = (this.aside.get(id) ?? []).filter((name) => !names.includes(name))
+          if (kept.length > 0) this.aside.set(id, kept)
+          else this.aside.delete(id)
         },
       },
       inspect: (id) => {
