@@ -19,6 +19,7 @@ import { getClusterDetails, getVisibleCluster, insertCluster, type NewCluster } 
 import { findLoss } from '../../store/postgres/recover.ts'
 import { inherited, insertPins, insertRestore, type NewRestore, pinsOf } from '../../store/postgres/restore.ts'
 import { findRestorableRun, planForPosition, planForTime } from '../../store/postgres/restore-plan.ts'
+import { lockDeletedCluster } from '../../store/postgres/retention.ts'
 import { listPasses, listWindows } from '../../store/postgres/stretch.ts'
 import { enqueue } from '../../store/work.ts'
 import type { Context } from '../context.ts'
@@ -159,14 +160,19 @@ export async function undeleteCluster(
 ): Promise<ClusterDetails> {
   const { caller, cluster } = await getVisibleCluster(ctx.db, ctx.tokenHash, clusterId, { deleted: true })
   requireClusterWriter(caller)
-  if (cluster.state === 'purged') throw new BerthError('gone', 'Its backups are gone; the cluster cannot be undeleted')
+  if (cluster.state === 'purged') throw gone()
   if (cluster.state !== 'deleted') throw invalid(`Cluster is ${cluster.state}; only a deleted one can be undeleted`)
   return ctx.db.transaction(async (tx) => {
+    if (!(await lockDeletedCluster(tx, cluster.id))) throw gone()
     const run = await findRestorableRun(tx, cluster.id)
     if (!run) throw invalid('undelete is unavailable: the cluster had no completed backup')
     const plan = await planForPosition(tx, cluster.id, run)
     return copyWhole(ctx, tx, cluster, present(name) ?? cluster.name, plan, { purpose: 'undelete', acceptLoss })
   })
+}
+
+function gone(): BerthError {
+  return new BerthError('gone', 'Its backups are gone; the cluster cannot be undeleted')
 }
 
 /** The reconciler determines the end of the WAL. */

@@ -7,7 +7,7 @@ import { endArchives } from '../../store/postgres/archive.ts'
 import { releaseCluster, reservePorts, setPlacement, usedPorts } from '../../store/postgres/cluster.ts'
 import { hasActiveImport } from '../../store/postgres/import.ts'
 import { findRestore, releasePins, releaseUnneeded } from '../../store/postgres/restore.ts'
-import { deleteBackupRows, mustKeepDeleted } from '../../store/postgres/retention.ts'
+import { forgetBackups } from '../../store/postgres/retention.ts'
 import { findUpgrade } from '../../store/postgres/upgrade.ts'
 import { advance, type Steps, type World, wait } from '../step.ts'
 import { ensureArchive } from './archive.ts'
@@ -107,16 +107,15 @@ export const clusterSteps: Steps<typeof clusterStates, Cluster> = {
 
   async deleted(cluster, world) {
     const { db, repository, keep } = world
-    const mustKeep = !cluster.scratch && (await mustKeepDeleted(db, cluster.id, keep.deletedDays))
-    if (mustKeep) {
+    const keepDays = cluster.scratch ? null : keep.deletedDays
+    // Before their files, so that no undelete begins that would lack them.
+    const areForgotten = await db.transaction((tx) => forgetBackups(tx, cluster.id, keepDays))
+    if (!areForgotten) {
       await keepDescribed(cluster, world)
       return wait(3600, 'keeping its backups')
     }
     await repository.removeCluster(cluster.id)
-    return advance('purged', '', async (tx) => {
-      await deleteBackupRows(tx, cluster.id)
-      await releasePins(tx, cluster.id)
-    })
+    return advance('purged', '', (tx) => releasePins(tx, cluster.id))
   },
 }
 

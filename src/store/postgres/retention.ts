@@ -89,8 +89,24 @@ export async function removeEpoch(tx: Tx, clusterId: string, epoch: number): Pro
   ])
 }
 
+/** Deletes what is known of the backups of a deleted cluster. Returns false if they must be kept. */
+export async function forgetBackups(tx: Tx, clusterId: string, keepDays: number | null): Promise<boolean> {
+  await lockDeletedCluster(tx, clusterId)
+  if (keepDays !== null && (await mustKeepDeleted(tx, clusterId, keepDays))) return false
+  await deleteBackupRows(tx, clusterId)
+  return true
+}
+
+/** Locks a deleted cluster whose backups are restored or deleted. Returns false if it is not a deleted one. */
+export async function lockDeletedCluster(tx: Tx, clusterId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(`select 1 from cluster where id = $1 and state = 'deleted' for no key update`, [
+    clusterId,
+  ])
+  return rowCount === 1
+}
+
 /** Whether the backups of a deleted cluster are within their retention period or still pinned. */
-export async function mustKeepDeleted(db: Query, clusterId: string, days: number): Promise<boolean> {
+async function mustKeepDeleted(db: Query, clusterId: string, days: number): Promise<boolean> {
   const { rows } = await db.query<{ keep: boolean }>(
     `select coalesce(deleted_at > now() - interval '1 day' * $2, false)
        or exists (select 1 from pin where pin.cluster_id = cluster.id)
@@ -101,8 +117,7 @@ export async function mustKeepDeleted(db: Query, clusterId: string, days: number
   return rows[0]?.keep ?? false
 }
 
-/** Deletes the backup and archive rows of a purged cluster. */
-export async function deleteBackupRows(tx: Tx, clusterId: string): Promise<void> {
+async function deleteBackupRows(tx: Tx, clusterId: string): Promise<void> {
   await tx.query('delete from archive where cluster_id = $1', [clusterId])
   await deleteDamage(tx, clusterId)
   await tx.query(

@@ -639,6 +639,24 @@ describe('fork and undelete', () => {
       return state === 'purged'
     })
   })
+
+  test('a deleted cluster whose files are being removed cannot be undeleted any more', async () => {
+    await platform.call('DELETE', `/v1/postgres/${source}`)
+    await settle()
+    await platform.sql(`update cluster set deleted_at = now() - interval '8 days' where id = $1`, [source])
+    let undeleted: Awaited<ReturnType<typeof platform.call>> | undefined
+    platform.fake.whileRemoving = async () => {
+      undeleted ??= await platform.call('POST', `/v1/postgres/${source}/undelete`, { body: {} })
+    }
+    await until(async () => {
+      await settle()
+      const [{ state }] = await platform.sql('select state from cluster where id = $1', [source])
+      return state === 'purged'
+    })
+    platform.fake.whileRemoving = async () => {}
+    expect(undeleted?.status).toBe(422)
+    expect(await platform.sql(`select 1 from cluster where id <> $1`, [source])).toEqual([])
+  })
 })
 
 describe('backups', () => {

@@ -44,6 +44,8 @@ export class FakePostgres extends FakeCalls {
   /** The position of every time. */
   cut: bigint | undefined
   cutProblem: Error | undefined
+  /** Runs before the files of a cluster are removed from the repository. */
+  whileRemoving: () => Promise<void> = async () => {}
   hasStepBack = false
   firewallProblem: string | undefined
   /** The archived segments that have a digest, and whether those in holes are intact again. */
@@ -355,7 +357,8 @@ export class FakePostgres extends FakeCalls {
       },
       listClusters: () =>
         this.called([...new Set([...this.described.map(({ clusterId }) => clusterId), ...this.descriptions.keys()])]),
-      removeCluster: (id: string) => {
+      removeCluster: async (id: string) => {
+        await this.whileRemoving()
         for (const key of this.kept) if (key.startsWith(`${id}/`)) this.kept.delete(key)
         this.descriptions.delete(id)
         return this.called(undefined)
