@@ -1,5 +1,15 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { chmodSync, copyFileSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -384,9 +394,9 @@ describe('the launcher', () => {
   })
 
   test('prints what to do when the dependencies are not installed', async () => {
-    const copy = join(elsewhere, 'berth')
-    copyFileSync(launcher, copy)
-    const { code, err } = await run(['--help'], { program: copy })
+    mkdirSync(join(elsewhere, 'scripts'))
+    for (const file of ['berth', 'scripts/node.sh']) copyFileSync(join(dirname(launcher), file), join(elsewhere, file))
+    const { code, err } = await run(['--help'], { program: join(elsewhere, 'berth') })
     expect({ code, err }).toEqual({ code: 2, err: expect.stringContaining('run "make up" (or npm ci) first') })
   })
 
