@@ -62,7 +62,10 @@ function program(directory: string, commands: string[][]): string {
       seen.printed = await printed()
       await machines.startMachine(shared)
       while (!(await heard())) await new Promise((r) => setTimeout(r, 10))
-      seen.containers = machines.inspectMachine(shared.id, 'first').containers.map(({ state }) => state)
+      const states = () => machines.inspectMachine(shared.id, 'first').containers.map(({ state }) => state)
+      // The supervisor of the containers looks fifty times a second whether they have started.
+      while (states().includes('starting')) await new Promise((r) => setTimeout(r, 10))
+      seen.containers = states()
     } finally {
       await machines.removeMachine(spec.id, spec.slot)
       await machines.removeMachine(shared.id, shared.slot)
