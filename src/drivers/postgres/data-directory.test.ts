@@ -2,6 +2,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync,
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { removeDirectory } from '../../../test/support/directory.ts'
 import type { Home } from '../host/home.ts'
 import { dataDirectories } from './data-directory.ts'
 import type { DataDirectories } from './driver.ts'
@@ -16,7 +17,7 @@ beforeEach(() => {
   cluster = `${path}/clusters/${id}`
   data = dataDirectories({ path, run: `${path}/run` } as Home)
 })
-afterEach(() => rmSync(path, { recursive: true, force: true }))
+afterEach(() => removeDirectory(path))
 
 function fill(): void {
   for (const name of ['base/1', 'global', 'pg_wal', 'pg_xact']) {
