@@ -50,6 +50,23 @@ sub enter_own_namespace {
   return undef;
 }
 
+# What a box may need of the host's file systems, beside its root and what its configuration names.
+my @needed_mounts = qw(/proc /sys /dev /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc);
+
+# Detaches the other file systems of the host from this mount namespace. Without a shared root, as on hosts without systemd,
+# the namespace does not learn that the host unmounts one, and would keep its device in use as long as the box runs.
+sub leave_mounts {
+  my ($config) = @_;
+  my $home = $config->{directory} =~ s{/[^/]+/[^/]+$}{}r;
+  my @kept = (@needed_mounts, $home, grep { m{^/} } map { ref ? @$_ : $_ } values %$config);
+  # The last mount at a path covers the others.
+  for (reverse split /\n/, read_file('/proc/self/mountinfo') // '') {
+    my $place = (split ' ')[4] =~ s/\\(\d{3})/chr oct $1/ger;
+    next if $place eq '/' || grep { "$place/" =~ m{^\Q$_\E/} || "$_/" =~ m{^\Q$place\E/} } @kept;
+    attempt('umount2', "$place\0", 2); # MNT_DETACH; without root the mounts are locked
+  }
+}
+
 # Bind-mounts the directory of a machine where every user can reach it, and makes it the working directory: bwrap resolves
 # paths as the user of the program, and only root may traverse the parent of the directory.
 sub enter_reachable {

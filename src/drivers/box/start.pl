@@ -28,6 +28,7 @@ my $network = $config{address} ? start_network() : undef;
 my $userns = $is_full ? make_user_namespace($config{uid}) : enter_own_namespace();
 call('unshare', $namespace{mnt});
 mount_at('none', '/', 'none', 0x80000 | 0x4000); # MS_SLAVE | MS_REC
+leave_mounts(\%config);
 enter_reachable($config{directory}) if $is_machine && $is_full;
 if (@{$config{container}}) {
   finish_network($network) if $network;

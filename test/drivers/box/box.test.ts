@@ -1,6 +1,6 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs'
 import { connect } from 'node:net'
-import { constants } from 'node:os'
+import { constants, tmpdir } from 'node:os'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findCommandPath, findCommandPid, signalCommand } from '../../../src/drivers/box/enter/command.ts'
 import { enterSpares } from '../../../src/drivers/box/enter/spare.ts'
@@ -11,7 +11,7 @@ import { isRoot, run as runOnHost } from '../../../src/drivers/host/process.ts'
 import { findProcess, listProcesses } from '../../../src/drivers/host/process-list.ts'
 import type { BoxSpec } from '../../../src/model/sandbox/box.ts'
 import { type BoxBench, listLinks, openBoxBench } from '../../support/box.ts'
-import { isRunning } from '../../support/temporary-home.ts'
+import { isRunning, processesBelow } from '../../support/temporary-home.ts'
 import { until } from '../../support/until.ts'
 
 const isFull = isRoot()
@@ -23,6 +23,28 @@ beforeAll(async () => {
   spec = await bench.newBox()
 })
 afterAll(() => bench?.remove())
+
+/** Also on hosts whose mounts are private, where an unmount of the host does not reach the box. */
+test.runIf(isFull)('a box keeps no file system of the host in use that it does not need', async () => {
+  const place = mkdtempSync(`${tmpdir()}/berth mount-`)
+  await runOnHost('mount', ['-t', 'tmpfs', 'none', place])
+  try {
+    const box = await bench.newBox()
+    await bench.run(box, ['true'])
+    const mountsOf = ({ pid }: { pid: number }) => readFileSync(`/proc/${pid}/mountinfo`, 'utf8')
+    const isApart = ({ pid }: { pid: number }) =>
+      readlinkSync(`/proc/${pid}/ns/mnt`) !== readlinkSync('/proc/self/ns/mnt')
+    const apart = processesBelow(bench.home.path).filter(isApart)
+    const name = place.replaceAll(' ', '\\040')
+    expect(apart.some((each) => mountsOf(each).includes('overlay'))).toBe(true)
+    expect(mountsOf({ pid: process.pid })).toContain(name)
+    expect(apart.filter((each) => mountsOf(each).includes(` ${name} `))).toEqual([])
+    await bench.boxes.removeBox(box)
+  } finally {
+    await runOnHost('umount', [place])
+    rmdirSync(place)
+  }
+})
 
 describe('commands', () => {
   test('return their output and exit code', async () => {
