@@ -1,6 +1,7 @@
 // A machine with several containers, from images in a registry to its removal.
-import { globSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { listProcesses } from '../../../src/drivers/host/process-list.ts'
 import { Berth, end } from '../../support/berth.ts'
 import { destroy, isRunning, processesOf } from '../../support/client.ts'
 import { busyboxImage } from '../../support/image.ts'
@@ -54,19 +55,19 @@ async function logOf(id: string): Promise<string[]> {
   return lines.map((line) => JSON.parse(line)).map(({ container, message }) => `${container}: ${message}`)
 }
 
-/** The pid on the host of the program whose command line contains this text. */
+/** The pid on the host of the program whose command line contains this text. Its children have it too until they run `sleep`. */
 function pidOf(id: string, text: string): number | undefined {
-  const found = globSync('/proc/[0-9]*/environ').find((file) => {
+  const matches = (pid: number) => {
     try {
-      const line = readFileSync(file.replace('environ', 'cmdline'), 'utf8')
-      return (
-        line.startsWith('sh\0') && line.includes(text) && readFileSync(file, 'utf8').includes(`FLY_MACHINE_ID=${id}\0`)
-      )
+      const line = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+      const environment = readFileSync(`/proc/${pid}/environ`, 'utf8')
+      return line.startsWith('sh\0') && line.includes(text) && environment.includes(`FLY_MACHINE_ID=${id}\0`)
     } catch {
       return false // the process has ended
     }
-  })
-  return found === undefined ? undefined : Number(found.split('/')[2])
+  }
+  const found = listProcesses().filter(({ pid }) => matches(pid))
+  return found.find(({ parent }) => found.every(({ pid }) => pid !== parent))?.pid
 }
 
 const containers = () => [
