@@ -100,6 +100,8 @@ describe('a ready cluster', () => {
       process.kill(postmasterPid(berth, id), 'SIGKILL')
       await until(async () => (await show(berth, id)).health.status === 'down')
       await until(async () => /pg_control/.test((await show(berth, id)).health.reason))
+      // The missing file may be noticed before the processes of the killed server have ended.
+      await until(async () => (await berth.call('GET', `/v1/postgres/${id}/users`)).status === 503)
       const reply = await berth.call('GET', `/v1/postgres/${id}/users`)
       expect(reply.status).toBe(503)
       expect(Number(reply.headers.get('retry-after'))).toBeGreaterThan(0)
