@@ -291,9 +291,22 @@ describe('a damaged backup', () => {
   const damage = 'could not read file "base/1/1259": Input/output error'
   const seen = { is: 'failed', reason: `backup ${label} is damaged: ${damage}`, damage } as const
 
+  /** Of the only backup: the source would begin a newer one. */
+  async function drill() {
+    await platform.call('POST', `/v1/postgres/${source}/drills`, { body: {} })
+    await untilSo(async () => {
+      await platform.sql(
+        `update work set leased_until = null, run_at = now() + case resource_id when $1 then interval '1 hour' else '0' end`,
+        [source],
+      )
+      await platform.turn()
+      return (await notes()).length === 1
+    }, 60)
+  }
+
   test.each(['a restore', 'a drill'])('that %s finds degrades the source until a new one is made', async (who) => {
     fake.copySeen = seen
-    if (who === 'a drill') await platform.call('POST', `/v1/postgres/${source}/drills`, { body: {} })
+    if (who === 'a drill') await drill()
     else await untilFailed(await restore({ pitr_time: '2026-11-01T11:45:00Z' }))
     await until(async () => (await notes()).length === 1)
     expect(await show(source)).toMatchObject({
