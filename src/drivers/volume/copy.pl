@@ -54,18 +54,21 @@ sub lock_source {
   flock($lock, LOCK_SH) or fail("lock: $!");
 }
 
-# An image without a loop device is not mounted, so nothing writes to it.
+# An image without a loop device is not mounted, so nothing writes to it. While a machine ends, its mount is gone before the
+# kernel releases the device.
 sub freeze_source {
-  my $device = find_loop($source) or return;
-  my $mount = open_mounted($device);
-  if ($mount) {
-    start_guard($mount);
-    freeze($mount);
-    $frozen = $mount;
-    return;
+  for (1 .. 600) {
+    my $device = find_loop($source) or return;
+    my $mount = open_mounted($device);
+    if ($mount) {
+      start_guard($mount);
+      freeze($mount);
+      $frozen = $mount;
+      return;
+    }
+    select undef, undef, undef, 0.1;
   }
-  # Not an error if the device was released in the meantime.
-  fail('the volume is in use and could not be frozen') if find_loop($source);
+  fail('the volume is in use and could not be frozen');
 }
 
 # Waits while another copy keeps the filesystem frozen.

@@ -270,6 +270,19 @@ describe.runIf(isRoot())('disks', () => {
     await done(look)
   })
 
+  test('are copied once the kernel has released their loop device, whose mount is gone before', async () => {
+    const volume = await make()
+    const snapshotId = newSnapshotId()
+    const device = (await run('losetup', ['--find', '--show', volume.source])).stdout.trim()
+    try {
+      expect(await driver.ensureSnapshot(volume.id, snapshotId)).toEqual({ is: 'running' })
+    } finally {
+      await run('losetup', ['-d', device])
+    }
+    await until(async () => (await driver.ensureSnapshot(volume.id, snapshotId)).is !== 'running')
+    expect(await driver.ensureSnapshot(volume.id, snapshotId)).toEqual({ is: 'done' })
+  })
+
   test('report a missing source', async () => {
     const id = newVolumeId()
     const from = { snapshotId: newSnapshotId() }
