@@ -1,7 +1,6 @@
 // A machine with several containers, from images in a registry to its removal.
-import { readFileSync } from 'node:fs'
+import { globSync, readFileSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { listProcesses } from '../../../src/drivers/host/process-list.ts'
 import { Berth, end } from '../../support/berth.ts'
 import { destroy, isRunning, processesOf } from '../../support/client.ts'
 import { busyboxImage } from '../../support/image.ts'
@@ -57,16 +56,17 @@ async function logOf(id: string): Promise<string[]> {
 
 /** The pid on the host of the program whose command line contains this text. Its children have it too until they run `sleep`. */
 function pidOf(id: string, text: string): number | undefined {
-  const matches = (pid: number) => {
+  const found = globSync('/proc/[0-9]*').flatMap((directory) => {
+    const read = (file: string) => readFileSync(`${directory}/${file}`, 'utf8')
     try {
-      const line = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
-      const environment = readFileSync(`/proc/${pid}/environ`, 'utf8')
-      return line.startsWith('sh\0') && line.includes(text) && environment.includes(`FLY_MACHINE_ID=${id}\0`)
+      const line = read('cmdline')
+      if (!line.startsWith('sh\0') || !line.includes(text)) return []
+      if (!read('environ').includes(`FLY_MACHINE_ID=${id}\0`)) return []
+      return [{ pid: Number(directory.slice(6)), parent: Number(/^PPid:\t(\d+)/m.exec(read('status'))?.[1]) }]
     } catch {
-      return false // the process has ended
+      return [] // the process has ended
     }
-  }
-  const found = listProcesses().filter(({ pid }) => matches(pid))
+  })
   return found.find(({ parent }) => found.every(({ pid }) => pid !== parent))?.pid
 }
 
