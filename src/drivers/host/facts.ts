@@ -24,7 +24,6 @@ const versionArguments = {
   perl: ['--version'],
   unshare: ['--version'],
   git: ['--version'],
-  pasta: ['--version'],
   btrfs: ['--version'],
   'mkfs.ext4': ['-V'],
   'mkfs.xfs': ['-V'],

@@ -26,7 +26,6 @@ import {
   checkSecretFile,
   checkStorage,
 } from './storage.ts'
-import { unprivilegedChecks } from './unprivileged.ts'
 
 export interface DoctorReport {
   checks: DoctorCheck[]
@@ -68,7 +67,6 @@ function listChecks(config: Config): Record<string, Check> {
     'control groups': checkControlGroups,
     'cluster isolation': checkClusterIsolation,
     ...sandboxChecks,
-    ...unprivilegedChecks,
     home: () => checkHome(config.home),
     repository: () => checkRepository(config),
     'disk space': () => checkDisk(config.home),

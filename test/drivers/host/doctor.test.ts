@@ -247,19 +247,6 @@ describe('control groups of an unprivileged user', () => {
   })
 })
 
-describe.runIf(canRunAs(65_534))('an ordinary user', () => {
-  test('is told what is missing for a network and several users, and that it does not help yet', async () => {
-    const { checks } = await doctorElsewhere([], 65_534)
-    for (const name of ['user-mode network', 'subordinate ids']) {
-      const found = checks.find((one) => one.name === name)!
-      expect(JSON.stringify(found)).toMatch(/[Tt]his version of Berth (does not use|needs root)/)
-      if (found.level === 'ok') continue
-      expect(found.fix).toMatch(/^run Berth as root; .*sudo (apt-get install -y (passt|uidmap)|usermod --add-sub)/)
-    }
-    expect((await doctor(readConfig(settings()))).checks.map(({ name }) => name)).not.toContain('subordinate ids')
-  })
-})
-
 const nameless = 471_147
 
 describe.runIf(canRunAs(nameless))('a user without a name', () => {
