@@ -96,10 +96,8 @@ function breakFile(path: string): void {
   mounts.push(path)
 }
 
-/** Returns false where this host cannot do that. */
-function breakMiddle(path: string, limit?: number): boolean {
-  const file = isRoot() ? breakBlock(path, limit) : undefined
-  if (!file) return false
+function breakMiddle(path: string, limit?: number): void {
+  const file = breakBlock(path, limit)
   broken.push(file)
   const descriptor = openSync(path, 'r')
   try {
@@ -109,7 +107,6 @@ function breakMiddle(path: string, limit?: number): boolean {
   } finally {
     closeSync(descriptor)
   }
-  return true
 }
 
 describe('A backup is damaged', () => {
@@ -182,9 +179,9 @@ describe('A backup is damaged', () => {
     }
   })
 
-  test('with a block in the middle of a file that cannot be read', async (context) => {
+  test.runIf(isRoot())('with a block in the middle of a file that cannot be read', async () => {
     const copy = copyOfSource()
-    if (!breakMiddle(`${copy.data}/base/1/1259`)) return context.skip()
+    breakMiddle(`${copy.data}/base/1/1259`)
     for (const trusted of [false, true]) {
       expect(await copyFrom(copy.id, { pieces: [ownPiece(source.id, end)], trusted })).toMatchObject({
         is: 'failed',
@@ -268,11 +265,11 @@ describe('WAL is damaged', () => {
   })
 })
 
-test('WAL is damaged with a block in the middle of a segment that cannot be read', async (context) => {
+test.runIf(isRoot())('WAL is damaged with a block in the middle of a segment that cannot be read', async () => {
   const copy = copyOfSource()
   const last = '000000010000000000000003'
   const used = Number(parseLsn(end) % segmentBytes)
-  if (!breakMiddle(`${copy.archive}/${last}.partial`, used)) return context.skip()
+  breakMiddle(`${copy.archive}/${last}.partial`, used)
   expect(await copyFrom(copy.id)).toMatchObject({
     is: 'failed',
     reason: expect.stringContaining(last),

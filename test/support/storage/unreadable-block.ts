@@ -1,7 +1,7 @@
 // Files with a block in the middle that the kernel refuses to read, as on a disk with a bad sector: a Btrfs whose copy of the
 // block no longer has its checksum.
 import { execFileSync, spawnSync } from 'node:child_process'
-import { closeSync, fstatSync, openSync, readFileSync, readSync, rmSync, statSync, writeSync } from 'node:fs'
+import { closeSync, fstatSync, mkdirSync, openSync, readFileSync, readSync, rmSync, statSync, writeSync } from 'node:fs'
 import { temporaryDirectory } from '../temporary-home.ts'
 
 const blockBytes = 4096
@@ -12,35 +12,31 @@ export interface BrokenFile {
   remove(): void
 }
 
-/**
- * Mounts a copy of the file over it of which one block cannot be read: not the first one, and one that begins below the limit.
- * Undefined if this host cannot mount Btrfs.
- */
-export function breakBlock(path: string, limit = statSync(path).size / 2): BrokenFile | undefined {
+/** Mounts a copy of the file over it of which one block cannot be read: not the first one, and one that begins below the limit. */
+export function breakBlock(path: string, limit = statSync(path).size / 2): BrokenFile {
   const outside = temporaryDirectory()
   const [image, mount, copy] = [`${outside}/image`, `${outside}/m`, `${outside}/m/file`]
   const remove = () => {
     for (const place of [path, mount]) spawnSync('umount', [place])
     rmSync(outside, { recursive: true, force: true })
   }
-  execFileSync('mkdir', [mount])
-  execFileSync('truncate', ['-s', '128M', image])
-  const commands = [
-    ['mkfs.btrfs', '-q', image],
-    ['mount', '-o', 'loop', image, mount],
-  ]
-  if (commands.some(([command, ...args]) => spawnSync(command!, args).status !== 0)) {
+  try {
+    mkdirSync(mount)
+    execFileSync('truncate', ['-s', '128M', image])
+    execFileSync('mkfs.btrfs', ['-q', image])
+    execFileSync('mount', ['-o', 'loop', image, mount])
+    execFileSync('cp', ['-a', path, copy])
+    execFileSync('sync', ['-f', mount])
+    const offset = chooseOffset(path, limit)
+    corrupt(image, readFileSync(path).subarray(offset, offset + blockBytes))
+    // Forgets what was cached of it.
+    execFileSync('dd', [`if=${copy}`, 'iflag=nocache', 'count=0', 'status=none'])
+    execFileSync('mount', ['--bind', copy, path])
+    return { offset, remove }
+  } catch (error) {
     remove()
-    return undefined
+    throw error
   }
-  execFileSync('cp', ['-a', path, copy])
-  execFileSync('sync', ['-f', mount])
-  const offset = chooseOffset(path, limit)
-  corrupt(image, readFileSync(path).subarray(offset, offset + blockBytes))
-  // Forgets what was cached of it.
-  execFileSync('dd', [`if=${copy}`, 'iflag=nocache', 'count=0', 'status=none'])
-  execFileSync('mount', ['--bind', copy, path])
-  return { offset, remove }
 }
 
 /** Of a block that differs from the others. */
