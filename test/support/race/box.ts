@@ -1,7 +1,7 @@
 // What is so about the boxes of a platform, read from the host and not from the API.
 import { execFileSync } from 'node:child_process'
 import type { Berth } from '../berth.ts'
-import { type BoxProcess, groupsOf, homeNumber, list, processesOfBox, read, Traces } from './host.ts'
+import { type BoxProcess, homeNumber, list, processesOfBox, read, type Traces, tracesOfBoxes } from './host.ts'
 
 export class BoxReality {
   private readonly berth: Berth
@@ -12,14 +12,7 @@ export class BoxReality {
 
   /** The ids of everything on the host that belongs to a sandbox, with what it is. */
   traces(): Traces {
-    const found = new Traces()
-    for (const id of list(`${this.berth.home}/sandbox`)) found.add(id, 'directory')
-    for (const name of list(`${this.berth.home}/tree`)) {
-      const id = /^(?:sandbox|checkpoint)-([a-z0-9]{16})/.exec(name)?.[1]
-      if (id) found.add(id, `supervised ${name}`)
-    }
-    for (const { id, group } of groupsOf(this.berth, 'sandbox')) found.add(id, `control group ${group}`)
-    return found
+    return tracesOfBoxes(this.berth, 'sandbox', /^(?:sandbox|checkpoint)-([a-z0-9]{16})/)
   }
 
   processes(id: string): BoxProcess[] {

@@ -40,8 +40,20 @@ export class Traces extends Map<string, string[]> {
   }
 }
 
+/** What the host has of boxes of one kind: directories, services with these names, whose first group is the id, and control groups. */
+export function tracesOfBoxes(berth: Berth, kind: 'sandbox' | 'machine', serviceName: RegExp): Traces {
+  const found = new Traces()
+  for (const id of list(`${berth.home}/${kind}`)) found.add(id, 'directory')
+  for (const name of list(`${berth.home}/tree`)) {
+    const id = serviceName.exec(name)?.[1]
+    if (id) found.add(id, `supervised ${name}`)
+  }
+  for (const { id, group } of groupsOf(berth, kind)) found.add(id, `control group ${group}`)
+  return found
+}
+
 /** The control groups of boxes of one kind, by id. Those of the freezer are removed later than the others. */
-export function groupsOf(berth: Berth, kind: 'sandbox' | 'machine'): { id: string; group: string }[] {
+function groupsOf(berth: Berth, kind: 'sandbox' | 'machine'): { id: string; group: string }[] {
   return globSync(`/sys/fs/cgroup/{,*/}berth-${homeNumber(berth)}-${kind}-*`)
     .filter((group) => !group.includes('/freezer/'))
     .map((group) => ({ id: group.slice(group.lastIndexOf('-') + 1), group }))

@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { request } from 'node:http'
 import type { Berth } from '../berth.ts'
-import { type BoxProcess, groupsOf, homeNumber, list, processesOfBox, read, Traces } from './host.ts'
+import { type BoxProcess, homeNumber, list, processesOfBox, read, type Traces, tracesOfBoxes } from './host.ts'
 
 /** The block size of filesystems from half a gigabyte on. */
 const blockBytes = 4096
@@ -17,14 +17,7 @@ export class MachineReality {
 
   /** The ids of everything on the host that belongs to a machine, with what it is. */
   traces(): Traces {
-    const found = new Traces()
-    for (const id of list(`${this.berth.home}/machine`)) found.add(id, 'directory')
-    for (const name of list(`${this.berth.home}/tree`)) {
-      const id = /^machine-([0-9a-f]{14})/.exec(name)?.[1]
-      if (id) found.add(id, `supervised ${name}`)
-    }
-    for (const { id, group } of groupsOf(this.berth, 'machine')) found.add(id, `control group ${group}`)
-    return found
+    return tracesOfBoxes(this.berth, 'machine', /^machine-([0-9a-f]{14})/)
   }
 
   /** Everything that runs for the machine, with the processes of the platform. */
