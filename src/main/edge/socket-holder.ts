@@ -1,15 +1,15 @@
 // Listening sockets that outlive the edge process. s6-fdholderd, a service of its own, has a copy of each. While no edge
 // process runs, clients wait in the queues of the sockets, and the next process gets the sockets when it starts.
 import { spawn } from 'node:child_process'
-import { closeSync } from 'node:fs'
+import { closeSync, statSync } from 'node:fs'
 import type { Server } from 'node:net'
 import type { Logger } from 'pino'
 import { baseEnvironment, run } from '../../drivers/host/process.ts'
 import { inheritedEnvironment } from '../config.ts'
 import { maxHeldSockets } from './holder-service.ts'
 
-/** The holder may have been restarted, and is then empty. */
-const syncIntervalMs = 5_000
+/** How often to look whether the holder was restarted, and is empty. */
+const checkIntervalMs = 1_000
 const timeoutArguments = ['-t', '2000']
 
 /** Node documents how to listen on a descriptor, but not how to find that of a server. */
@@ -22,6 +22,8 @@ export class SocketHolder {
   private readonly inherited: Map<string, number>
   private readonly servers = new Map<string, Server>()
   private queue = Promise.resolve()
+  /** The socket file of the holder that was brought up to date; a restarted holder makes another one. */
+  private synced: string | undefined
   private hasFailed = false
 
   /** `path` is the socket of the holder; with null nothing outlives this process. */
@@ -29,7 +31,7 @@ export class SocketHolder {
     this.path = path
     this.log = log
     this.inherited = takeInherited(inheritedEnvironment())
-    if (path !== null) setInterval(() => this.sync(), syncIntervalMs).unref()
+    if (path !== null) setInterval(() => this.check(path), checkIntervalMs).unref()
   }
 
   /** Returns the descriptor of a socket of the previous process. */
@@ -66,6 +68,10 @@ export class SocketHolder {
     return [...this.servers].find(([, each]) => each === server)?.[0]
   }
 
+  private check(path: string): void {
+    if (this.synced === undefined || this.synced !== identify(path)) void this.sync()
+  }
+
   /** Makes the holder keep exactly the sockets that are in use. Resolves also when that fails; it is then tried again. */
   sync(): Promise<void> {
     const { path } = this
@@ -77,6 +83,7 @@ export class SocketHolder {
           this.hasFailed = false
         },
         (err) => {
+          this.synced = undefined
           if (!this.hasFailed) this.log.warn({ err }, 'holding listening sockets failed; trying again')
           this.hasFailed = true
         },
@@ -85,6 +92,7 @@ export class SocketHolder {
   }
 
   private async update(path: string): Promise<void> {
+    const holder = identify(path)
     const { stdout } = await run('s6-fdholder-list', [...timeoutArguments, path])
     const held = new Set(stdout.split('\n').filter((name) => name !== ''))
     // In reverse order the socket of the edge itself comes before those of apps.
@@ -94,7 +102,13 @@ export class SocketHolder {
       if (!wanted.has(name)) await run('s6-fdholder-delete', [...timeoutArguments, path, name])
     }
     await store(path, new Map([...this.servers].filter(([name]) => wanted.has(name) && !held.has(name))))
+    this.synced = holder
   }
+}
+
+function identify(path: string): string | undefined {
+  const found = statSync(path, { throwIfNoEntry: false })
+  return found && `${found.ino} ${found.ctimeMs}`
 }
 
 /** Reads the descriptors that s6-fdholder-getdump has passed to this process, and hides them from its children. */
