@@ -101,21 +101,25 @@ function checkSchedule(world: World): { update(machines: Machine[]): void } {
   function repeatInContainer(entry: Watched, named: NamedCheck, index: number, health: ContainerHealth): void {
     const intervalMs = Math.max(goDurationMs(named.check.interval) ?? defaultIntervalMs, minIntervalMs)
     const graceMs = goDurationMs(named.check.grace_period) ?? defaultGraceMs
-    const run = async () => {
+    /** Returns the pause before the next check. */
+    const look = async (): Promise<number> => {
       const before = findContainer(world, entry.machine, named)
       const outcome = before && (await runCheck(world, entry.machine, named))
-      if (watched.get(entry.key) !== entry) return
       const status = findContainer(world, entry.machine, named)
-      const isSameRun = status !== undefined && status.run === before?.run
-      const ageMs = status ? Date.now() - status.since : 0
+      if (status === undefined) return Math.min(intervalMs, firstPauseMs(0))
+      const ageMs = Date.now() - status.since
       const isPassing = outcome?.status === 'passing'
-      const isEarly = !isPassing && ageMs < graceMs && status?.health === undefined
-      if (isSameRun && outcome) {
+      const isEarly = !isPassing && ageMs < graceMs && status.health === undefined
+      if (outcome && status.run === before.run && watched.get(entry.key) === entry) {
         health.record(named, status, isEarly ? undefined : isPassing)
         if (!isEarly) await record(entry, named, outcome)
       }
-      const pauseMs = status === undefined || isEarly ? Math.min(intervalMs, firstPauseMs(ageMs)) : intervalMs
-      entry.timers[index] = setTimeout(() => void run(), pauseMs)
+      return isEarly ? Math.min(intervalMs, firstPauseMs(ageMs)) : intervalMs
+    }
+    const run = async () => {
+      // What cannot be read now is looked at again.
+      const pauseMs = await look().catch(() => intervalMs)
+      if (watched.get(entry.key) === entry) entry.timers[index] = setTimeout(() => void run(), pauseMs)
     }
     void run()
   }
